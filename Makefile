@@ -1,0 +1,43 @@
+# make demo · make test · make test-all · make lint · make bench: each sets itself up on first use.
+PYTHON ?= python3
+VENV ?= .venv
+READY := $(VENV)/.ready
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test test-all lint format bench clean
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "gridtnp needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "Setting up $(VENV) (once, a few minutes) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(RUN) experiments/demo.py
+
+# The shape annotations are checked while testing. torch.compile cannot trace through those checks, so what is
+# marked "compiled" runs in a second go without them.
+test: $(READY)
+	$(RUN) -m pytest -m "not slow and not compiled" --check-shapes --cov --cov-report=term
+	$(RUN) -m pytest -m "compiled and not slow"
+
+test-all: $(READY)
+	$(RUN) -m pytest -m "not compiled" --check-shapes --cov --cov-report=term
+	$(RUN) -m pytest -m compiled
+
+lint: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m pyright
+
+format: $(READY)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(READY)
+	$(RUN) benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,26 @@
+"""Gridded transformer neural processes:
+
+Observations anywhere, predictions with uncertainty anywhere.
+"""
+
+from gridtnp.config import ModelConfig, build_model
+from gridtnp.grid import Axis, Grid
+from gridtnp.model import GriddedTNP, NeuralProcess
+from gridtnp.presets import PRESETS, preset
+from gridtnp.task import PointSet, Task, TokenSet
+from gridtnp.version import __version__
+
+__all__ = [
+    "PRESETS",
+    "Axis",
+    "Grid",
+    "GriddedTNP",
+    "ModelConfig",
+    "NeuralProcess",
+    "PointSet",
+    "Task",
+    "TokenSet",
+    "__version__",
+    "build_model",
+    "preset",
+]

@@ -1,0 +1,151 @@
+"""Coordinates to features a network can tell apart. Nothing here is learned but one linear map at
+the end.
+
+An `Embedding` turns some columns of a point's coordinates into features; `InputEmbedding` applies
+several, each to its own columns, and mixes them to one vector per point. All sources and the
+targets share it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gridtnp.grid import Grid
+
+
+class Embedding(nn.Module, ABC):
+    """A fixed map of columns to `features` numbers per point."""
+
+    features: int
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]: ...
+
+
+class RawEmbedding(Embedding):
+    """The numbers as they are: for covariates that come normalised."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.features = columns
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
+        return x
+
+
+class FourierEmbedding(Embedding):
+    """Per column, sines and cosines at log-spaced wavelengths (appendix E).
+
+    Of space or of time alike.
+    """
+
+    def __init__(self, columns: int, *, per_column: int, shortest: float, longest: float) -> None:
+        super().__init__()
+        if per_column < 2 or per_column % 2:
+            raise ValueError(
+                f"Fourier features come in pairs of sine and cosine, got {per_column} per "
+                "coordinate."
+            )
+        if not 0 < shortest < longest:
+            raise ValueError(
+                f"Wavelengths must be positive and increasing, got {shortest} to {longest}."
+            )
+        self.features = columns * per_column
+        log = torch.linspace(
+            math.log(shortest), math.log(longest), per_column // 2, dtype=torch.float64
+        )
+        self.frequencies = tuple((1 / log.exp()).tolist())
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
+        exact = torch.float32 if x.device.type == "mps" else torch.float64
+        frequency = torch.tensor(self.frequencies, dtype=exact, device=x.device)
+        turns = x.to(exact).unsqueeze(-1) * frequency
+        angle = ((turns - turns.floor()) * (2 * math.pi)).to(
+            torch.promote_types(x.dtype, torch.float32)
+        )
+        return torch.cat([angle.sin(), angle.cos()], -1).flatten(-2)
+
+
+class SphericalHarmonics(Embedding):
+    """Real orthonormal spherical harmonics of (latitude, longitude) in degrees, `degrees`² of them.
+
+    Columns go through degree l = 0, 1, … and order m = -l … l. Legendre functions come from the
+    stable three-term recurrence in the degree, so any number of degrees works.
+    """
+
+    def __init__(self, degrees: int) -> None:
+        super().__init__()
+        if degrees < 1:
+            raise ValueError(f"Spherical harmonics need at least one degree, got {degrees}.")
+        self.degrees = degrees
+        self.features = degrees**2
+
+    def forward(self, x: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n f"]:
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        lat, lon = torch.deg2rad(x).unbind(-1)
+        cos_polar, sin_polar = (
+            lat.sin(),
+            lat.cos(),
+        )  # the polar angle is counted from the north pole
+        columns: list[Tensor] = [lat] * self.features
+        diagonal = torch.full_like(lat, math.sqrt(1 / (4 * math.pi)))
+        for m in range(self.degrees):
+            if m > 0:
+                diagonal = diagonal * sin_polar * math.sqrt((2 * m + 1) / (2 * m))
+            before, legendre = torch.zeros_like(lat), diagonal
+            for degree in range(m, self.degrees):
+                if degree > m:
+                    up = math.sqrt((4 * degree**2 - 1) / (degree**2 - m**2))
+                    down = (
+                        math.sqrt(((degree - 1) ** 2 - m**2) / (4 * (degree - 1) ** 2 - 1))
+                        if degree > 1
+                        else 0.0
+                    )
+                    before, legendre = legendre, up * (cos_polar * legendre - down * before)
+                middle = degree * (degree + 1)
+                if m == 0:
+                    columns[middle] = legendre
+                else:
+                    columns[middle + m] = math.sqrt(2) * legendre * (m * lon).cos()
+                    columns[middle - m] = math.sqrt(2) * legendre * (m * lon).sin()
+        return torch.stack(columns, -1)
+
+
+class CellEmbedding(Embedding):
+    """Where a point lies inside its grid cell, axis by axis, as Fourier features; the same in every
+    cell.
+
+    Models whose inputs are relative in this way and whose pseudo-tokens are shared treat all places
+    alike.
+    """
+
+    def __init__(self, grid: Grid, axes: Sequence[str], *, per_column: int) -> None:
+        super().__init__()
+        self.grid = Grid(tuple(grid.axis(name) for name in axes))
+        self.waves = FourierEmbedding(len(axes), per_column=per_column, shortest=0.125, longest=2.0)
+        self.features = self.waves.features
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
+        inside = self.grid.offset(x, self.grid.points_at(self.grid.nearest(x), x.dtype))
+        steps = torch.tensor([axis.step for axis in self.grid.axes], dtype=x.dtype, device=x.device)
+        return self.waves(inside / steps)
+
+
+class InputEmbedding(nn.Module):
+    """Several embeddings, each of its own columns, side by side and mixed by one linear map."""
+
+    def __init__(self, parts: Sequence[tuple[Sequence[int], Embedding]], dim: int) -> None:
+        super().__init__()
+        self.columns = tuple(tuple(columns) for columns, _ in parts)
+        self.parts = nn.ModuleList(part for _, part in parts)
+        self.mix = nn.Linear(sum(part.features for _, part in parts), dim)
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n dz"]:
+        features = [part(x[..., list(c)]) for c, part in zip(self.columns, self.parts, strict=True)]
+        return self.mix(torch.cat(features, -1).to(self.mix.weight.dtype))

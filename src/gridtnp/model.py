@@ -1,0 +1,156 @@
+"""Neural processes:
+
+The interface all models share, and the gridded TNP as a composition of its parts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from gridtnp.fusion import Fusion
+from gridtnp.grid import Grid
+from gridtnp.grid_decoders import GridDecoder
+from gridtnp.grid_processors import GridProcessor
+from gridtnp.likelihoods import Likelihood
+from gridtnp.task import PointSet, Task
+from gridtnp.tokens import TokenEncoder
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model takes:
+
+    Coordinates and features by name, sources with their numbers of outputs; and gives.
+    """
+
+    coordinates: tuple[str, ...]
+    features: tuple[str, ...]
+    sources: Mapping[str, int]
+    dim_y: int
+
+    def check(self, points: PointSet, what: str, dim_y: int) -> None:
+        for found, wanted, name in (
+            (points.x.shape[-1], self.coordinates, "coordinates"),
+            (
+                0 if points.features is None else points.features.shape[-1],
+                self.features,
+                "features",
+            ),
+        ):
+            if found != len(wanted):
+                raise ValueError(
+                    f"The {what} must have {len(wanted)} {name} {wanted}, got {found}."
+                )
+        if points.y is not None and points.y.shape[-1] != dim_y:
+            raise ValueError(f"The {what} must have {dim_y} outputs, got {points.y.shape[-1]}.")
+
+    def complete(self, context: Mapping[str, PointSet], like: PointSet) -> dict[str, PointSet]:
+        """All sources in the model's own order; those without observations are empty."""
+        for name in context:
+            if name not in self.sources:
+                close = difflib.get_close_matches(name, self.sources, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else "."
+                raise ValueError(
+                    f"The model knows the sources {sorted(self.sources)}, but got {name!r}{hint}"
+                )
+        none = like.none(like.batch)
+        return {
+            name: context.get(name) or replace(none, y=none.x.new_zeros((like.batch, 0, dim_y)))
+            for name, dim_y in self.sources.items()
+        }
+
+
+class NeuralProcess(nn.Module, ABC):
+    """Maps context sets to a predictive distribution at any targets (section 2.1).
+
+    `encode` sees the context only and `decode` one set of targets, so that one encoding serves any
+    number of targets, in pieces if need be. A context source that is missing is taken as empty.
+    """
+
+    def __init__(self, signature: Signature, grid: Grid | None = None) -> None:
+        super().__init__()
+        self.signature = signature
+        self.grid = grid
+
+    @abstractmethod
+    def encode(self, context: Mapping[str, PointSet]) -> Any:
+        """What the context has to say, for `decode`. Every source of the signature is present."""
+
+    @abstractmethod
+    def decode(self, encoding: Any, target: PointSet) -> Distribution:
+        """The predictive distribution at the targets' locations; `target.y` is never looked at."""
+
+    def forward(self, task: Task) -> Distribution:
+        if (
+            not torch.compiler.is_compiling()
+        ):  # values cannot be looked at while a graph is being traced
+            self.check(task)
+        context = self.signature.complete(task.context, task.target)
+        return self.decode(self.encode(context), task.target)
+
+    def check(self, task: Task) -> None:
+        """Raise, in a sentence, if this model cannot take the task."""
+        context = self.signature.complete(task.context, task.target)
+        checks = [
+            (points, f"points of source {name!r}", self.signature.sources[name])
+            for name, points in context.items()
+        ]
+        for points, what, dim_y in [*checks, (task.target, "targets", self.signature.dim_y)]:
+            self.signature.check(points, what, dim_y)
+            if self.grid is not None:
+                used = points.x.flatten(0, 1) if points.mask is None else points.x[points.mask]
+                self.grid.check(used, what)
+
+    def loss(self, task: Task) -> Float[Tensor, ""]:
+        """Negative log-likelihood of the targets:
+
+        Summed over outputs, averaged over targets (eq. 1).
+        """
+        if task.target.y is None:
+            raise ValueError("The targets must have outputs y to compute a loss, got none.")
+        log_density = self(task).log_prob(task.target.y).sum(-1)
+        if task.target.mask is None:
+            return -log_density.mean()
+        mask = task.target.mask
+        return -(log_density * mask).sum() / mask.sum().clamp_min(1)
+
+
+class GriddedTNP(NeuralProcess):
+    """Tokens, grid, attention on the grid, tokens at the targets, a distribution (figure 2)."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        grid: Grid,
+        tokens: TokenEncoder,
+        fusion: Fusion,
+        processor: GridProcessor,
+        decoder: GridDecoder,
+        likelihood: Likelihood,
+    ) -> None:
+        super().__init__(signature, grid)
+        self.tokens = tokens
+        self.fusion = fusion
+        self.processor = processor
+        self.decoder = decoder
+        self.likelihood = likelihood
+
+    def encode(self, context: Mapping[str, PointSet]) -> list[Tensor]:
+        tokens = {
+            name: self.tokens(name, points) for name, points in context.items()
+        }  # {source: (batch, n, dz)}
+        u = self.fusion(tokens)  # (batch, *grid, dz)
+        return self.processor(u)  # one grid per layer
+
+    def decode(self, encoding: list[Tensor], target: PointSet) -> Distribution:
+        z = self.decoder(self.tokens.targets(target), encoding)  # (batch, n, dz)
+        return self.likelihood(z)  # over (batch, n, dy)

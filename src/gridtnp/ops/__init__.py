@@ -1,0 +1,156 @@
+"""Attention without parameters: pure functions of projected queries, keys, values and geometry.
+
+Every op has a readable loop, `reference`, that defines it, and back-ends that compute the same. The
+back-end is picked from a table, fastest first; each says why it cannot run on what it is given. One
+asked for by name runs or raises. Keys and values arrive projected, one row per token: gathering is
+done here, after the projection. Tensors are `(batch, tokens, heads, head size)`. Attention over
+nothing is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from gridtnp.ops import reference, vectorised
+
+
+def _always(*_: object) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of an op.
+
+    `why_not` gives the reason it cannot run on these arguments, or None.
+    """
+
+    name: str
+    run: Callable[..., Tensor]
+    why_not: Callable[..., str | None] = _always
+
+
+BACKENDS: dict[str, tuple[Backend, ...]] = {
+    "cell_attention": (
+        Backend("segment", vectorised.cell_attention),
+        Backend("reference", reference.cell_attention),
+    ),
+    "cell_sum": (
+        Backend("segment", vectorised.cell_sum),
+        Backend("reference", reference.cell_sum),
+    ),
+    "neighbour_attention": (
+        Backend("gather", vectorised.neighbour_attention),
+        Backend("reference", reference.neighbour_attention),
+    ),
+    "window_attention": (
+        Backend("batched", vectorised.window_attention),
+        Backend("reference", reference.window_attention),
+    ),
+    "full_attention": (
+        Backend("sdpa", vectorised.full_attention),
+        Backend("reference", reference.full_attention),
+    ),
+}
+
+
+def _run(op: str, backend: str | None, *arguments: object) -> Tensor:
+    table = BACKENDS[op]
+    if backend is None:
+        for candidate in table:
+            if candidate.why_not(*arguments) is None:
+                return candidate.run(*arguments)
+    for candidate in table:
+        if candidate.name == backend:
+            reason = candidate.why_not(*arguments)
+            if reason is not None:
+                raise ValueError(f"Back-end {backend!r} cannot run {op} here: {reason}.")
+            return candidate.run(*arguments)
+    raise ValueError(f"{op} has no back-end {backend!r}; choose one of {[b.name for b in table]}.")
+
+
+def cell_attention(
+    query: Float[Tensor, "#batch m heads dh"],
+    key: Float[Tensor, "batch n heads dh"],
+    value: Float[Tensor, "batch n heads dh"],
+    own_key: Float[Tensor, "#batch m heads dh"],
+    own_value: Float[Tensor, "#batch m heads dh"],
+    cell: Int[Tensor, "batch n k"],
+    valid: Bool[Tensor, "batch n k"] | None = None,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch m heads dh"]:
+    """Every cell attends to its own points and to itself (eq.
+
+    5). Point n belongs to the cells `cell[n]`.
+    """
+    return _run("cell_attention", backend, query, key, value, own_key, own_value, cell, valid)
+
+
+def cell_sum(
+    z: Float[Tensor, "batch n dz"],
+    cell: Int[Tensor, "batch n k"],
+    weight: Float[Tensor, "batch n k"],
+    cells: int,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch {cells} dz"]:
+    """The weighted sum of the points of every cell (eq. 8)."""
+    return _run("cell_sum", backend, z, cell, weight, cells)
+
+
+def neighbour_attention(
+    query: Float[Tensor, "batch n heads dh"],
+    key: Float[Tensor, "batch m heads dh"],
+    value: Float[Tensor, "batch m heads dh"],
+    index: Int[Tensor, "batch n k"],
+    valid: Bool[Tensor, "batch n k"] | None = None,
+    bias: Float[Tensor, "#batch n k heads"] | None = None,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch n heads dh"]:
+    """Every query attends to the keys at its own `index` (eq. 6); `bias` is added to the logits."""
+    return _run("neighbour_attention", backend, query, key, value, index, valid, bias)
+
+
+def window_attention(
+    query: Float[Tensor, "batch *grid heads dh"],
+    key: Float[Tensor, "batch *grid heads dh"],
+    value: Float[Tensor, "batch *grid heads dh"],
+    window: Sequence[int],
+    shift: Sequence[int],
+    periodic: Sequence[bool],
+    bias: Float[Tensor, "heads w w"] | None = None,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch *grid heads dh"]:
+    """Grid points attend to those of their window. Windows start at `shift` and tile the grid from
+    there.
+
+    On a periodic axis they go across the seam; on any other, the windows cut by the two edges stay
+    apart.
+    """
+    for size, w, s in zip(query.shape[1:-2], window, shift, strict=True):
+        if w < 1 or size % w or not 0 <= s < w:
+            raise ValueError(
+                f"Windows {tuple(window)} must divide the grid {tuple(query.shape[1:-2])}, and "
+                "shifts be smaller "
+                f"than the window, got shift {tuple(shift)}."
+            )
+    return _run("window_attention", backend, query, key, value, window, shift, periodic, bias)
+
+
+def full_attention(
+    query: Float[Tensor, "batch n heads dh"],
+    key: Float[Tensor, "batch m heads dh"],
+    value: Float[Tensor, "batch m heads dh"],
+    mask: Bool[Tensor, "batch m"] | None = None,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch n heads dh"]:
+    """Every query attends to every key that the mask lets through (eq. 3)."""
+    return _run("full_attention", backend, query, key, value, mask)

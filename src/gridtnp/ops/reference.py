@@ -1,0 +1,113 @@
+"""The definitions:
+
+Loops over batch elements, cells, targets and windows, to be read and tested against.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One query `(heads, dh)` on a set of keys and values `(n, heads, dh)`:
+
+    Softmax(q·k / √dh) v.
+    """
+    if key.shape[0] == 0:
+        return torch.zeros_like(query)
+    logits = (query * key).sum(-1) / query.shape[-1] ** 0.5
+    if bias is not None:
+        logits = logits + bias
+    return (torch.softmax(logits, 0).unsqueeze(-1) * value).sum(0)
+
+
+def cell_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    own_key: Tensor,
+    own_value: Tensor,
+    cell: Tensor,
+    valid: Tensor | None,
+) -> Tensor:
+    batch, cells = key.shape[0], query.shape[1]
+    query, own_key, own_value = (t.expand(batch, -1, -1, -1) for t in (query, own_key, own_value))
+    member = torch.ones_like(cell, dtype=torch.bool) if valid is None else valid
+    rows = []
+    for b, m in itertools.product(range(batch), range(cells)):
+        mine = ((cell[b] == m) & member[b]).any(-1)
+        keys = torch.cat([own_key[b, m, None], key[b, mine]])
+        values = torch.cat([own_value[b, m, None], value[b, mine]])
+        rows.append(attend(query[b, m], keys, values))
+    return torch.stack(rows).unflatten(0, (batch, cells))
+
+
+def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
+    rows = []
+    for b, m in itertools.product(range(z.shape[0]), range(cells)):
+        share = torch.where(cell[b] == m, weight[b], 0.0).sum(-1)
+        rows.append((share.unsqueeze(-1) * z[b]).sum(0))
+    return torch.stack(rows).unflatten(0, (z.shape[0], cells))
+
+
+def neighbour_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    valid: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    out = torch.zeros_like(query)
+    rows = []
+    for b, n in itertools.product(range(query.shape[0]), range(query.shape[1])):
+        used = torch.ones_like(index[b, n], dtype=torch.bool) if valid is None else valid[b, n]
+        near = index[b, n][used]
+        extra = None if bias is None else bias.expand(query.shape[0], -1, -1, -1)[b, n][used]
+        rows.append(attend(query[b, n], key[b, near], value[b, near], extra))
+    return torch.stack(rows).unflatten(0, query.shape[:2]) if rows else out
+
+
+def window_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Sequence[int],
+    shift: Sequence[int],
+    periodic: Sequence[bool],
+    bias: Tensor | None,
+) -> Tensor:
+    sizes = query.shape[1:-2]
+
+    def place(position: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """The window of a grid point, and its rank inside a full window."""
+        home, rank = [], 0
+        for p, size, w, s, wraps in zip(position, sizes, window, shift, periodic, strict=True):
+            moved = (p - s) % size if wraps else p - s
+            home.append(moved // w)
+            rank = rank * w + moved % w
+        return tuple(home), rank
+
+    everywhere = list(itertools.product(*(range(size) for size in sizes)))
+    places = [place(p) for p in everywhere]
+    q, k, v = (t.flatten(1, -3) for t in (query, key, value))
+    rows = []
+    for b, n in itertools.product(range(q.shape[0]), range(len(everywhere))):
+        home, rank = places[n]
+        same = [i for i, (other, _) in enumerate(places) if other == home]
+        extra = None if bias is None else bias[:, rank, [places[i][1] for i in same]].T
+        rows.append(attend(q[b, n], k[b, same], v[b, same], extra))
+    return torch.stack(rows).view(query.shape)
+
+
+def full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    out = torch.zeros_like(query)
+    rows = []
+    for b, n in itertools.product(range(query.shape[0]), range(query.shape[1])):
+        used = slice(None) if mask is None else mask[b]
+        rows.append(attend(query[b, n], key[b, used], value[b, used]))
+    return torch.stack(rows).unflatten(0, query.shape[:2]) if rows else out

@@ -1,0 +1,178 @@
+"""The same without loops, in plain PyTorch: cost follows the number of points, whatever cell they
+are in.
+
+Sums over points run in at least single precision, so that a crowded cell does not swallow its
+members in half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def _sum_dtype(t: Tensor) -> torch.dtype:
+    return torch.promote_types(t.dtype, torch.float32)
+
+
+def _flat_index(index: Tensor, rows: int) -> Tensor:
+    """Index into `(batch * rows)` of an index into each batch element's `rows`, flattened."""
+    start = torch.arange(index.shape[0], device=index.device) * rows
+    return (index + start.view(-1, *[1] * (index.ndim - 1))).flatten()
+
+
+def cell_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    own_key: Tensor,
+    own_value: Tensor,
+    cell: Tensor,
+    valid: Tensor | None,
+) -> Tensor:
+    batch, _, heads, size = key.shape
+    cells, copies = query.shape[1], cell.shape[-1]
+    exact = _sum_dtype(key)
+    to = _flat_index(cell, cells)
+
+    def per_cell(t: Tensor) -> Tensor:
+        return t.expand(batch, -1, -1, -1).flatten(0, 1)
+
+    def per_member(t: Tensor) -> Tensor:
+        return t.unsqueeze(2).expand(-1, -1, copies, -1, -1).flatten(0, 2)
+
+    scale = size**-0.5
+    own = per_cell((query * own_key).sum(-1, keepdim=True) * scale).squeeze(-1).to(exact)
+    logits = (per_cell(query)[to] * per_member(key)).sum(-1).to(exact) * scale
+    if valid is not None:
+        logits = logits.masked_fill(~valid.flatten().unsqueeze(-1), -torch.inf)
+    with (
+        torch.no_grad()
+    ):  # the softmax does not depend on what is subtracted, nor does its gradient
+        top = own.scatter_reduce(0, to.unsqueeze(-1).expand(-1, heads), logits, "amax")
+    own_weight = (own - top).exp()
+    weight = (logits - top[to]).exp()
+    total = own_weight.index_add(0, to, weight)
+    mixed = (own_weight.unsqueeze(-1) * per_cell(own_value)).index_add(
+        0, to, weight.unsqueeze(-1) * per_member(value)
+    )
+    return (mixed / total.unsqueeze(-1)).to(value.dtype).unflatten(0, (batch, cells))
+
+
+def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
+    batch, _, width = z.shape
+    exact = _sum_dtype(z)
+    parts = weight.unsqueeze(-1).to(exact) * z.unsqueeze(2)
+    total = parts.new_zeros(batch * cells, width).index_add(
+        0, _flat_index(cell, cells), parts.flatten(0, 2)
+    )
+    return total.to(z.dtype).unflatten(0, (batch, cells))
+
+
+def neighbour_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    valid: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    rows = _flat_index(index, key.shape[1])
+    near_key = key.flatten(0, 1)[rows].unflatten(0, index.shape)
+    near_value = value.flatten(0, 1)[rows].unflatten(0, index.shape)
+    logits = (
+        torch.einsum("bnhd,bnkhd->bnkh", query, near_key).to(_sum_dtype(query))
+        * query.shape[-1] ** -0.5
+    )
+    if bias is not None:
+        logits = logits + bias
+    if valid is not None:
+        logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
+    weight = torch.softmax(logits, 2)
+    if valid is not None:
+        weight = weight * valid.unsqueeze(-1)  # nothing to attend to: nothing comes back
+    return torch.einsum("bnkh,bnkhd->bnhd", weight.to(value.dtype), near_value)
+
+
+def to_windows(u: Tensor, window: Sequence[int]) -> Tensor:
+    """`(batch, *grid, heads, dh)` as `(batch * windows, heads, points of a window, dh)`."""
+    axes = len(window)
+    split = [u.shape[0]]
+    for size, w in zip(u.shape[1 : axes + 1], window, strict=True):
+        split += [size // w, w]
+    outer = [0, *range(1, 2 * axes, 2)]
+    inner = range(2, 2 * axes + 1, 2)
+    u = u.reshape(*split, *u.shape[axes + 1 :]).permute(*outer, 2 * axes + 1, *inner, 2 * axes + 2)
+    return u.flatten(-axes - 1, -2).flatten(0, axes)
+
+
+def from_windows(u: Tensor, shape: Sequence[int], window: Sequence[int]) -> Tensor:
+    """Back to `shape`, which is `(batch, *grid, heads, dh)`."""
+    axes = len(window)
+    counts = [size // w for size, w in zip(shape[1:-2], window, strict=True)]
+    u = u.reshape(shape[0], *counts, shape[-2], *window, shape[-1])
+    order = [0]
+    for axis in range(axes):
+        order += [1 + axis, 2 + axes + axis]
+    return u.permute(*order, 1 + axes, 2 + 2 * axes).reshape(shape)
+
+
+def window_mask(
+    grid: Sequence[int],
+    window: Sequence[int],
+    shift: Sequence[int],
+    periodic: Sequence[bool],
+    device: torch.device,
+) -> Tensor | None:
+    """Which pairs inside each rolled window really lie together; None where all of them do."""
+    label = torch.zeros((), dtype=torch.long, device=device)
+    cut = False
+    for size, s, wraps in zip(grid, shift, periodic, strict=True):
+        rolled_in = torch.zeros(size, dtype=torch.long, device=device)
+        if s and not wraps:
+            rolled_in = (torch.arange(size, device=device) >= size - s).long()
+            cut = True
+        label = label.unsqueeze(-1) * 2 + rolled_in
+    if not cut:
+        return None
+    side = to_windows(label.unsqueeze(0).unsqueeze(-1).unsqueeze(-1), window).flatten(1)
+    return (side.unsqueeze(-1) == side.unsqueeze(-2)).unsqueeze(1)
+
+
+def window_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: Sequence[int],
+    shift: Sequence[int],
+    periodic: Sequence[bool],
+    bias: Tensor | None,
+) -> Tensor:
+    grid = query.shape[1:-2]
+    dims = [1 + d for d, s in enumerate(shift) if s]
+    back = [s for s in shift if s]
+    if dims:
+        query, key, value = (t.roll([-s for s in back], dims) for t in (query, key, value))
+    mask = window_mask(grid, window, shift, periodic, query.device)
+    if mask is not None:
+        mask = mask.repeat(query.shape[0], 1, 1, 1)
+    if bias is not None:
+        mask = bias if mask is None else torch.where(mask, bias, -torch.inf)
+    q, k, v = (to_windows(t, window) for t in (query, key, value))
+    out = from_windows(F.scaled_dot_product_attention(q, k, v, attn_mask=mask), query.shape, window)
+    return out.roll(back, dims) if dims else out
+
+
+def full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    if key.shape[1] == 0:
+        return torch.zeros_like(query)
+    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    if mask is None:
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    some = mask.any(1)
+    safe = mask | ~some.unsqueeze(-1)  # where there is nothing, attend to all and throw it away
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=safe[:, None, None, :])
+    return out.transpose(1, 2) * some.view(-1, 1, 1, 1)
