@@ -8,7 +8,7 @@ needed to build the model again. Names are mapped to classes here and nowhere el
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
@@ -239,7 +239,7 @@ class ModelConfig(Part):
     min_noise: float = Field(default=0.0, ge=0.0)
 
     @model_validator(mode="after")
-    def _names_fit(self) -> Self:
+    def _names_fit(self) -> ModelConfig:
         for name in self.sources:
             if not name.isidentifier() or hasattr(nn.ModuleDict, name):
                 raise ValueError(
@@ -267,7 +267,7 @@ class ModelConfig(Part):
         return self
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> Self:
+    def _parts_fit(self) -> ModelConfig:
         values = isinstance(self.tokens, Values)
         if not isinstance(self.architecture, GriddedConfig):
             if values:
