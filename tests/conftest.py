@@ -14,11 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # the tensors of tests are small
     if config.getoption("--check-shapes"):
         from jaxtyping import install_import_hook
 
-        install_import_hook("gridtnp", "beartype.beartype")
+        install_import_hook("gridtnp", "shapes.check")
 
 
 @pytest.fixture(autouse=True)

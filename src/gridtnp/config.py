@@ -7,7 +7,6 @@ needed to build the model again. Names are mapped to classes here and nowhere el
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -22,6 +21,7 @@ from gridtnp.embeddings import (
     RawEmbedding,
     SphericalHarmonics,
 )
+from gridtnp.errors import require_known
 from gridtnp.fusion import FuseGrids, FuseTokens, Fusion
 from gridtnp.grid import Grid
 from gridtnp.grid_decoders import (
@@ -257,13 +257,10 @@ class ModelConfig(Part):
                         )
                     known = self.architecture.grid.names
                 for name in part.of:
-                    _known(name, known, "An embedding is of coordinates or features")
+                    require_known(name, known, "An embedding is of coordinates or features")
             if self.tokens.shared_with is not None:
-                _known(
-                    self.tokens.shared_with,
-                    tuple(self.sources),
-                    "Targets can share the perceptron of a source",
-                )
+                rule = "Targets can share the perceptron of a source"
+                require_known(self.tokens.shared_with, self.sources, rule)
         return self
 
     @model_validator(mode="after")
@@ -435,10 +432,3 @@ def _width(grid: Grid, neighbours: Neighbours) -> tuple[int, ...]:
         if isinstance(neighbours, int)
         else grid.per_axis(neighbours, "neighbours")
     )
-
-
-def _known(name: str, known: tuple[str, ...], rule: str) -> None:
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"{rule}, one of {list(known)}, got {name!r}{hint}")

@@ -5,7 +5,6 @@ The interface all models share, and the gridded TNP as a composition of its part
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from gridtnp.errors import require_known
 from gridtnp.fusion import Fusion
 from gridtnp.grid import Grid
 from gridtnp.grid_decoders import GridDecoder
@@ -56,12 +56,7 @@ class Signature:
     def complete(self, context: Mapping[str, PointSet], like: PointSet) -> dict[str, PointSet]:
         """All sources in the model's own order; those without observations are empty."""
         for name in context:
-            if name not in self.sources:
-                close = difflib.get_close_matches(name, self.sources, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else "."
-                raise ValueError(
-                    f"The model knows the sources {sorted(self.sources)}, but got {name!r}{hint}"
-                )
+            require_known(name, self.sources, "A context source must be one that the model knows")
         none = like.none(like.batch)
         return {
             name: context.get(name) or replace(none, y=none.x.new_zeros((like.batch, 0, dim_y)))

@@ -9,7 +9,6 @@ source alone.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Literal
 
 from gridtnp.config import (
@@ -31,6 +30,7 @@ from gridtnp.config import (
     Values,
     ViT,
 )
+from gridtnp.errors import require_known
 from gridtnp.grid import Axis, Grid
 
 TENTH_RADIAN = (
@@ -40,11 +40,7 @@ TENTH_RADIAN = (
 
 def preset(name: str) -> ModelConfig:
     """The configuration behind a row of the paper, e.g. `gp/swin-tnp-pt-64x64`."""
-    if name not in PRESETS:
-        close = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.4)
-        raise ValueError(
-            f"There is no preset {name!r}; did you mean one of {close or sorted(PRESETS)}?"
-        )
+    require_known(name, PRESETS, "A preset is named after a row of the paper's tables")
     return PRESETS[name]
 
 
