@@ -157,5 +157,5 @@ def test_the_same_seed_builds_the_same_model_and_layers_start_differently() -> N
 
     first, second = weights(), weights()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    name = "processor.layers.{}.blocks.0.query.weight"
+    name = "processor.layers.{}.blocks.0.project.weight"
     assert not torch.equal(first[name.format(0)], first[name.format(1)])

@@ -39,7 +39,7 @@ from gridtnp.embeddings import (
 )
 from gridtnp.fusion import FuseGrids, FuseTokens
 from gridtnp.grid import Axis, Grid
-from gridtnp.grid_decoders import FullGridDecoder, KernelGridDecoder, NeighbourGridDecoder
+from gridtnp.grid_decoders import AttentionGridDecoder, KernelGridDecoder
 from gridtnp.grid_encoders import KernelGridEncoder, MeanGridEncoder, PseudoTokenGridEncoder
 from gridtnp.grid_processors import (
     CNNProcessor,
@@ -154,12 +154,12 @@ def grid_decoders() -> dict[str, Callable[[bool], None]]:
     cases: dict[str, Callable[[bool], None]] = {}
     for where, grid in GRIDS.items():
         grids = (grid, grid.coarsen(each(grid, 2)), grid)
-        near = partial(NeighbourGridDecoder, grids, dim=DIM, heads=2)
+        near = partial(AttentionGridDecoder, grids, dim=DIM, heads=2)
         makers: dict[str, tuple[Callable[[], Any], int]] = {
             "neighbour-1": (partial(near, width=each(grid, 1)), DIM),
             "neighbour-2": (partial(near, width=each(grid, 2)), DIM),
             "neighbour-3": (partial(near, width=each(grid, 3)), DIM),
-            "full": (partial(FullGridDecoder, grids, dim=DIM, heads=2), DIM),
+            "full": (partial(near, width=None), DIM),
             "kernel-near": (
                 partial(KernelGridDecoder, grids, length_scale=1.5, width=each(grid, 3)),
                 0,

@@ -14,7 +14,7 @@ from torch import Tensor
 from gridtnp import Axis, Grid, ModelConfig, PointSet, Task, build_model, preset
 from gridtnp.config import Embedded, Fourier, GriddedConfig, Neighbour, PseudoToken, Swin
 from gridtnp.embeddings import SphericalHarmonics
-from gridtnp.grid_decoders import NeighbourGridDecoder
+from gridtnp.grid_decoders import AttentionGridDecoder
 from gridtnp.grid_encoders import (
     KernelGridEncoder,
     MeanGridEncoder,
@@ -90,7 +90,7 @@ def test_06_neighbours_and_cells_wrap_at_the_seam_of_longitude() -> None:
     assert valid.all()
     assert set((index % 128).flatten().tolist()) == {127, 0, 1}
     encoder = KernelGridEncoder(GLOBE, length_scale=10.0, width=(1, 1))
-    u = encoder(TokenSet(torch.tensor([[[0.0, 179.9]]]), torch.ones(1, 1, 1)))
+    u = encoder([TokenSet(torch.tensor([[[0.0, 179.9]]]), torch.ones(1, 1, 1))])
     assert u.flatten().nonzero().flatten().tolist() == [4 * 128 + 0]  # nearest to -180, not to 177
 
 
@@ -99,8 +99,8 @@ def test_07_any_number_of_neighbours_works_and_is_rounded_as_the_paper_says() ->
     assert [grid.width(k)[0] for k in (1, 2, 4, 9, 10, 16, 17, 25)] == [1, 2, 2, 3, 4, 4, 5, 5]
     targets = TokenSet(torch.rand(1, 5, 2), torch.randn(1, 5, 8))
     u = torch.randn(1, 8, 8, 8)
-    decoder = NeighbourGridDecoder((grid,), dim=8, heads=2, width=grid.width(1))
-    z = decoder(targets, [u])
+    decoder = AttentionGridDecoder((grid,), dim=8, heads=2, width=grid.width(1))
+    z = decoder(targets, decoder.prepare([u]))
     # one neighbour: its value, whatever the query
     value = decoder.blocks[0].keys_values(u.flatten(1, 2))[1]  # pyright: ignore
     own = value[0, grid.nearest(targets.x)[0]].flatten(-2)
@@ -116,7 +116,8 @@ def test_08_no_point_of_a_crowded_cell_is_lost() -> None:
     x[:, : n // 2] *= 0.1
     encoder = MeanGridEncoder(grid, dim=1, shared=grid.names)
     mean = (
-        encoder(TokenSet(x, torch.arange(n).view(1, n, 1).double())) - encoder.pseudo_tokens.values
+        encoder([TokenSet(x, torch.arange(n).view(1, n, 1).double())])
+        - encoder.pseudo_tokens.values
     ).flatten()
     cell = grid.nearest(x)[0]
     expected = [torch.arange(n).double()[cell == m].mean() for m in range(16)]
@@ -150,7 +151,7 @@ def test_10_memory_does_not_follow_the_most_crowded_cell() -> None:
             return out
 
     with Watch():
-        encoder(TokenSet(x, torch.randn(1, n, 8)))
+        encoder([TokenSet(x, torch.randn(1, n, 8))])
     assert largest <= 4 * 8 * (n + grid.size)
 
 
@@ -181,7 +182,7 @@ def test_11_empty_contexts_and_single_points_work_and_bad_locations_are_told() -
     assert model(Task({"a": points(0, 1)}, points(3, 1))).mean.isfinite().all()
     single = Grid((Axis.span("time", 5.0, 5.0, 1), Axis.span("x", 0.0, 1.0, 4)))
     encoder = PseudoTokenGridEncoder(single, dim=8, heads=2, width=(1, 1))
-    assert encoder(TokenSet(torch.rand(1, 3, 2), torch.randn(1, 3, 8))).isfinite().all()
+    assert encoder([TokenSet(torch.rand(1, 3, 2), torch.randn(1, 3, 8))]).isfinite().all()
     with pytest.raises(ValueError, match="x must be finite"):
         PointSet(torch.tensor([[[0.1, float("nan")]]]))
     with pytest.raises(ValueError, match="far outside"):
@@ -283,10 +284,10 @@ def test_24_layers_and_source_encoders_start_with_different_weights() -> None:
     model = build_model(preset("wind/swin-tnp-multi-pt-24x60"))
     state = model.state_dict()
     for pattern in (
-        "processor.layers.{}.blocks.0.query.weight",
-        "decoder.blocks.{}.query.weight",
+        "processor.layers.{}.blocks.0.project.weight",
+        "decoder.blocks.{}.project.weight",
     ):
         weights = [state[pattern.format(layer)] for layer in range(5)]
         assert len({w.sum().item() for w in weights}) == 5
-    encoders = [v for k, v in state.items() if k.endswith("block.query.weight")]
+    encoders = [v for k, v in state.items() if k.endswith("block.project.weight")]
     assert len({w.sum().item() for w in encoders}) == 6

@@ -149,7 +149,7 @@ class TNP(NeuralProcess):
     ) -> Distribution:
         states, mask = encoding
         return self.likelihood(
-            attend_in_turn(self.target_blocks, self.tokens.targets(target).z, states, mask)
+            see_in_turn(self.target_blocks, self.tokens.targets(target).z, states, mask)
         )
 
 
@@ -179,7 +179,6 @@ class PTTNP(NeuralProcess):
 
     def encode(self, context: Mapping[str, PointSet]) -> list[Tensor]:
         tokens = union(self.tokens, context)
-        attend = partial(ops.full_attention, mask=tokens.mask)
         z = tokens.z
         u = self.pseudo_tokens.expand(z.shape[0], -1, -1)
         states = []
@@ -187,14 +186,14 @@ class PTTNP(NeuralProcess):
             if (
                 layer > 0
             ):  # the context is not needed any more after the last layer, so it is updated before
-                z = self.context_blocks[layer - 1](z, u, ops.full_attention)
-            u = gather(u, z, attend)
+                z = see(self.context_blocks[layer - 1], z, u, None)
+            u = see(gather, u, z, tokens.mask)
             states.append(u)
         return states
 
     def decode(self, encoding: list[Tensor], target: PointSet) -> Distribution:
         return self.likelihood(
-            attend_in_turn(self.target_blocks, self.tokens.targets(target).z, encoding, None)
+            see_in_turn(self.target_blocks, self.tokens.targets(target).z, encoding, None)
         )
 
 
@@ -203,10 +202,16 @@ def union(encoder: TokenEncoder, context: Mapping[str, PointSet]) -> TokenSet:
     return TokenSet.union([encoder(name, points) for name, points in context.items()])
 
 
-def attend_in_turn(
+def see(block: nn.Module, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
+    """Update `x` by attention to all of the context that the mask lets through."""
+    assert isinstance(block, AttentionBlock)
+    return block(x, block.keys_values(context), partial(ops.full_attention, mask=mask))
+
+
+def see_in_turn(
     blocks: nn.ModuleList, z: Tensor, states: list[Tensor], mask: Tensor | None
 ) -> Tensor:
     """Target tokens attend to each state in order, each time by the next block."""
     for block, state in zip(blocks, states, strict=True):
-        z = block(z, state, partial(ops.full_attention, mask=mask))
+        z = see(block, z, state, mask)
     return z

@@ -25,10 +25,9 @@ from gridtnp.errors import require_known
 from gridtnp.fusion import FuseGrids, FuseTokens, Fusion
 from gridtnp.grid import Grid
 from gridtnp.grid_decoders import (
-    FullGridDecoder,
+    AttentionGridDecoder,
     GridDecoder,
     KernelGridDecoder,
-    NeighbourGridDecoder,
 )
 from gridtnp.grid_encoders import (
     GridEncoder,
@@ -417,13 +416,11 @@ def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:
 
 def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -> GridDecoder:
     d = a.decoder
-    if isinstance(d, Full):
-        return FullGridDecoder(processor.grids, dim=dim, heads=heads)
-    width = None if d.neighbours is None else _width(a.grid, d.neighbours)
+    near = None if isinstance(d, Full) else d.neighbours
+    width = None if near is None else _width(a.grid, near)
     if isinstance(d, Kernel):
         return KernelGridDecoder(processor.grids, length_scale=d.length_scale, width=width)
-    assert width is not None
-    return NeighbourGridDecoder(processor.grids, dim=dim, heads=heads, width=width)
+    return AttentionGridDecoder(processor.grids, dim=dim, heads=heads, width=width)
 
 
 def _width(grid: Grid, neighbours: Neighbours) -> tuple[int, ...]:

@@ -5,8 +5,9 @@ Fuse their tokens before encoding, or their grids after it.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -17,16 +18,18 @@ from gridtnp.task import TokenSet
 
 
 class Fusion(nn.Module, ABC):
-    """One grid from the tokens of all sources; every source is present, if only with no tokens."""
+    """One grid from the tokens of all sources, each given in pieces, if only in an empty one."""
 
     @abstractmethod
-    def forward(self, tokens: Mapping[str, TokenSet]) -> Float[Tensor, "batch *grid dz"]: ...
+    def forward(
+        self, tokens: Mapping[str, Iterable[TokenSet]]
+    ) -> Float[Tensor, "batch *grid dz"]: ...
 
 
 class FuseTokens(Fusion):
-    """The paper's "single":
+    """The paper's "single": one grid encoder on the union of all tokens.
 
-    One grid encoder on the union of all tokens. `mix` acts on every grid point.
+    `mix` acts on every grid point.
     """
 
     def __init__(self, encoder: GridEncoder, mix: nn.Module | None = None) -> None:
@@ -34,8 +37,8 @@ class FuseTokens(Fusion):
         self.encoder = encoder
         self.mix = nn.Identity() if mix is None else mix
 
-    def forward(self, tokens: Mapping[str, TokenSet]) -> Float[Tensor, "batch *grid dz"]:
-        return self.mix(self.encoder(TokenSet.union(list(tokens.values()))))
+    def forward(self, tokens: Mapping[str, Iterable[TokenSet]]) -> Float[Tensor, "batch *grid dz"]:
+        return self.mix(self.encoder(itertools.chain.from_iterable(tokens.values())))
 
 
 class FuseGrids(Fusion):
@@ -46,7 +49,6 @@ class FuseGrids(Fusion):
         self.encoders = nn.ModuleDict(encoders)
         self.mix = mix
 
-    def forward(self, tokens: Mapping[str, TokenSet]) -> Float[Tensor, "batch *grid dz"]:
-        return self.mix(
-            torch.cat([encoder(tokens[name]) for name, encoder in self.encoders.items()], -1)
-        )
+    def forward(self, tokens: Mapping[str, Iterable[TokenSet]]) -> Float[Tensor, "batch *grid dz"]:
+        grids = [encoder(tokens[name]) for name, encoder in self.encoders.items()]
+        return self.mix(torch.cat(grids, -1))

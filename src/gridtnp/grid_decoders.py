@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from gridtnp import ops
 from gridtnp.grid import Grid
 from gridtnp.grid_encoders import SEKernel
-from gridtnp.layers import AttentionBlock
+from gridtnp.layers import Attend, AttentionBlock
 from gridtnp.task import TokenSet
 
 
@@ -26,49 +27,44 @@ class GridDecoder(nn.Module, ABC):
     grids: tuple[Grid, ...]
 
     @abstractmethod
-    def forward(
-        self, targets: TokenSet, layers: Sequence[Tensor]
-    ) -> Float[Tensor, "batch n dz"]: ...
+    def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
+        """What is needed of every layer, computed once for any number of targets."""
+
+    @abstractmethod
+    def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]: ...
 
 
-class NeighbourGridDecoder(GridDecoder):
-    """Target tokens attend to the grid points around them, anew after every layer (eq.
+class AttentionGridDecoder(GridDecoder):
+    """Target tokens attend to the grid after every layer, each time by another block (eq. 6).
 
-    6; "NN-CA").
+    They see the `width` grid points around them ("NN-CA"), or the whole grid (None; "no NN-CA").
     """
 
     def __init__(
-        self, grids: Sequence[Grid], *, dim: int, heads: int, width: Sequence[int]
+        self, grids: Sequence[Grid], *, dim: int, heads: int, width: Sequence[int] | None
     ) -> None:
         super().__init__()
         self.grids = tuple(grids)
-        self.width = self.grids[0].per_axis(width, "neighbourhood widths")
+        self.width = None if width is None else grids[0].per_axis(width, "neighbourhood widths")
         self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in grids)
 
-    def forward(self, targets: TokenSet, layers: Sequence[Tensor]) -> Float[Tensor, "batch n dz"]:
-        near = {grid: grid.neighbours(targets.x, self.width) for grid in dict.fromkeys(self.grids)}
+    def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
+        """Keys and values."""
+        pairs = zip(self.blocks, layers, strict=True)
+        return [cast(AttentionBlock, block).keys_values(u.flatten(1, -2)) for block, u in pairs]
+
+    def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
+        attend = {grid: self._attend(grid, targets.x) for grid in dict.fromkeys(self.grids)}
         z = targets.z
-        for block, grid, u in zip(self.blocks, self.grids, layers, strict=True):
-            index, valid = near[grid]
-            z = block(
-                z, u.flatten(1, -2), partial(ops.neighbour_attention, index=index, valid=valid)
-            )
+        for block, grid, keys_values in zip(self.blocks, self.grids, prepared, strict=True):
+            z = block(z, keys_values, attend[grid])
         return z
 
-
-class FullGridDecoder(GridDecoder):
-    """Target tokens attend to the whole grid after every layer ("no NN-CA")."""
-
-    def __init__(self, grids: Sequence[Grid], *, dim: int, heads: int) -> None:
-        super().__init__()
-        self.grids = tuple(grids)
-        self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in grids)
-
-    def forward(self, targets: TokenSet, layers: Sequence[Tensor]) -> Float[Tensor, "batch n dz"]:
-        z = targets.z
-        for block, u in zip(self.blocks, layers, strict=True):
-            z = block(z, u.flatten(1, -2), ops.full_attention)
-        return z
+    def _attend(self, grid: Grid, x: Float[Tensor, "batch n dx"]) -> Attend:
+        if self.width is None:
+            return ops.full_attention
+        index, valid = grid.neighbours(x, self.width)
+        return partial(ops.neighbour_attention, index=index, valid=valid)
 
 
 class KernelGridDecoder(GridDecoder):
@@ -91,8 +87,12 @@ class KernelGridDecoder(GridDecoder):
         self.width = None if width is None else self.grid.per_axis(width, "neighbourhood widths")
         self.kernel = SEKernel(self.grid, length_scale)
 
-    def forward(self, targets: TokenSet, layers: Sequence[Tensor]) -> Float[Tensor, "batch n dz"]:
-        u = layers[-1].flatten(1, -2)
+    def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
+        """The last layer."""
+        return [layers[-1].flatten(1, -2)]
+
+    def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
+        (u,) = prepared
         place = targets.x.unsqueeze(2)
         if self.width is None:
             nodes = self.grid.points(targets.x.device, targets.x.dtype).flatten(0, -2)

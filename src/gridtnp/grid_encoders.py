@@ -1,10 +1,13 @@
-"""Grid encoders: from tokens anywhere to a token on every grid point (section 4.1, appendix B)."""
+"""Grid encoders: from tokens anywhere to a token on every grid point (section 4.1, appendix B).
+
+Tokens come in pieces, so that a set of any size can be encoded in bounded memory; the grid does not
+depend on how they were cut.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,12 +20,12 @@ from gridtnp.task import TokenSet
 
 
 class GridEncoder(nn.Module, ABC):
-    """Moves a set of tokens onto `grid`."""
+    """Moves a set of tokens, given in one or more pieces, onto `grid`."""
 
     grid: Grid
 
     @abstractmethod
-    def forward(self, tokens: TokenSet) -> Float[Tensor, "batch *grid dz"]: ...
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]: ...
 
 
 class PseudoTokens(nn.Module):
@@ -64,14 +67,16 @@ class PseudoTokenGridEncoder(GridEncoder):
         self.pseudo_tokens = PseudoTokens(grid, dim, shared=shared)
         self.block = AttentionBlock(dim, heads)
 
-    def forward(self, tokens: TokenSet) -> Float[Tensor, "batch *grid dz"]:
-        cell, valid = cells_of(tokens, self.grid, self.width)
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
         pseudo_tokens = self.pseudo_tokens()
-        own_key, own_value = self.block.keys_values(pseudo_tokens)
-        attend = partial(
-            ops.cell_attention, own_key=own_key, own_value=own_value, cell=cell, valid=valid
-        )
-        return self.block(pseudo_tokens, tokens.z, attend).unflatten(1, self.grid.shape)
+        query = self.block.queries(pseudo_tokens)
+        key, known = self.block.keys_values(pseudo_tokens)
+        logit = (query * key).sum(-1) * query.shape[-1] ** -0.5
+        for tokens in pieces:
+            cell, valid = cells_of(tokens, self.grid, self.width)
+            keys_values = self.block.keys_values(tokens.z)
+            known, logit = ops.cell_attention(query, *keys_values, logit, known, cell, valid)
+        return self.block.update(pseudo_tokens, known).unflatten(1, self.grid.shape)
 
 
 class MeanGridEncoder(GridEncoder):
@@ -82,13 +87,16 @@ class MeanGridEncoder(GridEncoder):
         self.grid = grid
         self.pseudo_tokens = PseudoTokens(grid, dim, shared=shared)
 
-    def forward(self, tokens: TokenSet) -> Float[Tensor, "batch *grid dz"]:
-        cell, valid = cells_of(tokens, self.grid, (1,) * len(self.grid.axes))
-        one = valid.to(torch.promote_types(tokens.z.dtype, torch.float32))
-        count = ops.cell_sum(torch.ones_like(one), cell, one, self.grid.size)
-        mean = ops.cell_sum(tokens.z, cell, one, self.grid.size) / count.clamp_min(1.0).to(
-            tokens.z.dtype
-        )
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
+        total, count = 0.0, 0.0
+        for tokens in pieces:
+            cell, valid = cells_of(tokens, self.grid, (1,) * len(self.grid.axes))
+            one = valid.to(torch.promote_types(tokens.z.dtype, torch.float32))
+            total = total + ops.cell_sum(tokens.z, cell, one, self.grid.size)
+            count = count + ops.cell_sum(torch.ones_like(one), cell, one, self.grid.size)
+        assert isinstance(total, Tensor)
+        assert isinstance(count, Tensor)
+        mean = total / count.clamp_min(1.0).to(total.dtype)
         return (self.pseudo_tokens() + mean).unflatten(1, self.grid.shape)
 
 
@@ -108,21 +116,22 @@ class KernelGridEncoder(GridEncoder):
         self.width = None if width is None else grid.per_axis(width, "cells per point")
         self.kernel = SEKernel(grid, length_scale)
 
-    def forward(self, tokens: TokenSet) -> Float[Tensor, "batch *grid dz"]:
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
+        u = sum(self._sum(tokens) for tokens in pieces)
+        assert isinstance(u, Tensor)
+        return u.unflatten(1, self.grid.shape)
+
+    def _sum(self, tokens: TokenSet) -> Float[Tensor, "batch m dz"]:
         if self.width is None:
-            weight = self.kernel(
-                self.grid.points(tokens.x.device, tokens.x.dtype).flatten(0, -2)[:, None],
-                tokens.x[:, None],
-            )
+            nodes = self.grid.points(tokens.x.device, tokens.x.dtype).flatten(0, -2)
+            weight = self.kernel(nodes[:, None], tokens.x[:, None])
             if tokens.mask is not None:
                 weight = weight * tokens.mask[:, None]
-            u = torch.bmm(weight.to(tokens.z.dtype), tokens.z)
-        else:
-            cell, valid = cells_of(tokens, self.grid, self.width)
-            nodes = self.grid.points_at(cell, tokens.x.dtype)
-            weight = self.kernel(nodes, tokens.x.unsqueeze(2)) * valid
-            u = ops.cell_sum(tokens.z, cell, weight, self.grid.size)
-        return u.unflatten(1, self.grid.shape)
+            return torch.bmm(weight.to(tokens.z.dtype), tokens.z)
+        cell, valid = cells_of(tokens, self.grid, self.width)
+        nodes = self.grid.points_at(cell, tokens.x.dtype)
+        weight = self.kernel(nodes, tokens.x.unsqueeze(2)) * valid
+        return ops.cell_sum(tokens.z, cell, weight, self.grid.size)
 
 
 class SEKernel(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -39,30 +40,42 @@ class AttentionBlock(nn.Module):
             )
         self.heads = heads
         self.norm = nn.LayerNorm(dim)
-        self.query = nn.Linear(dim, dim, bias=False)
-        self.key_value = nn.Linear(dim, 2 * dim, bias=False)
+        self.project = nn.Linear(dim, 3 * dim, bias=False)  # to query, key and value
         self.out = nn.Linear(dim, dim)
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(dim), *mlp(dim, dim, dim=dim, hidden_layers=1)
         )
 
-    def keys_values(self, context: Float[Tensor, "batch *n dz"]) -> tuple[Tensor, Tensor]:
-        """One key and one value per token: `(batch, …, heads, dh)` each."""
-        return self._split(self.norm(context))
-
     def forward(
         self,
-        x: Float[Tensor, "batch *n dz"],
-        context: Float[Tensor, "batch2 *m dz"] | None,
+        x: Float[Tensor, "#batch *n dz"],
+        keys_values: tuple[Tensor, Tensor] | None,
         attend: Attend,
-    ) -> Float[Tensor, "batch3 *n dz"]:
-        """Update `x` from `context`, or from itself where that is None."""
-        normed = self.norm(x)
-        query = self.query(normed).unflatten(-1, (self.heads, -1))
-        key, value = self._split(normed if context is None else self.norm(context))
-        x = x + self.out(attend(query, key, value).flatten(-2))
+    ) -> Float[Tensor, "batch *n dz"]:
+        """Update `x` from the keys and values of other tokens, or from its own where that is
+        None.
+        """
+        if keys_values is None:
+            query, key, value = self._heads(self.project(self.norm(x)), 3)
+            return self.update(x, attend(query, key, value))
+        return self.update(x, attend(self.queries(x), *keys_values))
+
+    def queries(self, x: Float[Tensor, "batch *n dz"]) -> Float[Tensor, "batch *n heads dh"]:
+        """One query per token."""
+        return self._heads(F.linear(self.norm(x), self.project.weight[: x.shape[-1]]), 1)[0]
+
+    def keys_values(self, context: Float[Tensor, "batch *n dz"]) -> tuple[Tensor, Tensor]:
+        """One key and one value per token: `(batch, …, heads, dh)` each."""
+        weight = self.project.weight[context.shape[-1] :]
+        key, value = self._heads(F.linear(self.norm(context), weight), 2)
+        return key, value
+
+    def update(
+        self, x: Float[Tensor, "#batch *n dz"], attended: Float[Tensor, "batch *n heads dh"]
+    ) -> Float[Tensor, "batch *n dz"]:
+        """Residual and feed-forward around what was attended to."""
+        x = x + self.out(attended.flatten(-2))
         return x + self.feed_forward(x)
 
-    def _split(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        key, value = self.key_value(normed).chunk(2, -1)
-        return key.unflatten(-1, (self.heads, -1)), value.unflatten(-1, (self.heads, -1))
+    def _heads(self, z: Tensor, parts: int) -> tuple[Tensor, ...]:
+        return z.unflatten(-1, (parts, self.heads, -1)).unbind(-3)

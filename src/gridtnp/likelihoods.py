@@ -20,10 +20,15 @@ VARIANCE_FLOOR = 1e-8
 
 
 class Likelihood(nn.Module, ABC):
-    """A distribution over the outputs of every target."""
+    """A distribution over the outputs of every target: `head` makes raw outputs, point by point."""
+
+    head: nn.Module
 
     @abstractmethod
-    def forward(self, z: Float[Tensor, "batch n dz"]) -> Distribution: ...
+    def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Distribution: ...
+
+    def forward(self, z: Float[Tensor, "batch n dz"]) -> Distribution:
+        return self.distribution(self.head(z))
 
 
 class GaussianLikelihood(Likelihood):
@@ -43,9 +48,6 @@ class GaussianLikelihood(Likelihood):
             )
         self.min_noise = min_noise
         self.head = mlp(dim_in, 2 * dim_y, dim=dim, hidden_layers=hidden_layers)
-
-    def forward(self, z: Float[Tensor, "batch n dz"]) -> Distribution:
-        return self.distribution(self.head(z))
 
     def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Normal:
         """From raw outputs: the first half are means, the second half raw variances."""

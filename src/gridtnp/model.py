@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from gridtnp.grid_processors import GridProcessor
 from gridtnp.likelihoods import Likelihood
 from gridtnp.task import PointSet, Task
 from gridtnp.tokens import TokenEncoder
+
+PIECE = 32_768
+"""Points that go through a model at once when predicting: large enough to keep all cores busy."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +143,25 @@ class GriddedTNP(NeuralProcess):
         self.decoder = decoder
         self.likelihood = likelihood
 
-    def encode(self, context: Mapping[str, PointSet]) -> list[Tensor]:
+    def encode(self, context: Mapping[str, PointSet]) -> list[Any]:
         tokens = {
-            name: self.tokens(name, points) for name, points in context.items()
-        }  # {source: (batch, n, dz)}
+            name: map(partial(self.tokens, name), in_pieces(points))
+            for name, points in context.items()
+        }  # {source: pieces of (batch, n, dz)}
         u = self.fusion(tokens)  # (batch, *grid, dz)
-        return self.processor(u)  # one grid per layer
+        return self.decoder.prepare(self.processor(u))  # keys and values of every layer
 
-    def decode(self, encoding: list[Tensor], target: PointSet) -> Distribution:
-        z = self.decoder(self.tokens.targets(target), encoding)  # (batch, n, dz)
-        return self.likelihood(z)  # over (batch, n, dy)
+    def decode(self, encoding: list[Any], target: PointSet) -> Distribution:
+        raw = []
+        for piece in in_pieces(target):
+            z = self.decoder(self.tokens.targets(piece), encoding)  # (batch, n, dz)
+            raw.append(self.likelihood.head(z))
+        return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
+
+
+def in_pieces(points: PointSet) -> list[PointSet]:
+    """One after the other where memory can be saved: nothing is kept for a backward pass."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return [points]
+    size = max(PIECE // points.batch, 1)
+    return [points.select(slice(i, i + size)) for i in range(0, max(points.n, 1), size)]

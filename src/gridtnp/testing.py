@@ -75,7 +75,11 @@ def check_grid_encoder(
     grid = make().grid
 
     def call(encoder: nn.Module, tokens: TokenSet) -> list[Tensor]:
-        return [encoder(tokens)]
+        return [encoder([tokens])]
+
+    encoder, tokens = make().to(EXACT), _tokens(grid, 40, dim)
+    pieces = [_each(tokens, lambda t, i=i: t[:, i : i + 13]) for i in range(0, 40, 13)]
+    _same(encoder([tokens]), encoder(pieces), "does not depend on how tokens are cut into pieces")
 
     _check_set_to_grid(make, grid, lambda n: _tokens(grid, n, dim), call, dim_out or dim)
     _check_module(make, lambda n: _tokens(grid, n, dim), call, compiled)
@@ -99,7 +103,7 @@ def check_fusion(
         return {name: _tokens(grid, n + i, dim) for i, name in enumerate(sources)}
 
     def call(fusion: nn.Module, tokens: Mapping[str, TokenSet]) -> list[Tensor]:
-        return [fusion(tokens)]
+        return [fusion({name: [t] for name, t in tokens.items()})]
 
     others = sample(5)
 
@@ -144,16 +148,19 @@ def check_grid_decoder(
         return targets, [_random(2, *grid.shape, dim) for grid in grids]
 
     def call(decoder: nn.Module, inputs: tuple[TokenSet, list[Tensor]]) -> list[Tensor]:
-        return [decoder(*inputs)]
+        assert isinstance(decoder, GridDecoder)
+        return [decoder(inputs[0], decoder.prepare(inputs[1]))]
 
     targets, layers = sample(9)
-    z = decoder(targets, layers)
+    prepared = decoder.prepare(layers)
+    z = decoder(targets, prepared)
     _assert(z.shape == (2, 9, dim), "gives one token per target")
     order = torch.randperm(9)[:6]
-    some = decoder(_each(targets, lambda t: t[:, order]), layers)
+    some = decoder(_each(targets, lambda t: t[:, order]), prepared)
     _same(z[:, order], some, "decodes every target by itself")
     _assert(
-        decoder(_each(targets, lambda t: t[:, :0]), layers).shape == (2, 0, dim), "takes no targets"
+        decoder(_each(targets, lambda t: t[:, :0]), prepared).shape == (2, 0, dim),
+        "takes no targets",
     )
     _check_module(make, sample, call, compiled)
 
@@ -318,7 +325,7 @@ def _tokens(grid: Grid, n: int, dim: int) -> TokenSet:
 
 def _each(points: Points, change: Callable[[Tensor], Tensor]) -> Points:
     values = {f.name: getattr(points, f.name) for f in fields(points)}
-    return type(points)(**{name: None if v is None else change(v) for name, v in values.items()})
+    return replace(points, **{name: change(v) for name, v in values.items() if v is not None})
 
 
 def _with_junk(points: Points, grid: Grid) -> Points:

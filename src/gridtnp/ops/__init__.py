@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gridtnp.ops import reference, vectorised
+from gridtnp.ops import native, padded, reference, vectorised
 
 
 def _always(*_: object) -> str | None:
@@ -30,13 +31,15 @@ class Backend:
     """
 
     name: str
-    run: Callable[..., Tensor]
+    run: Callable[..., Any]
     why_not: Callable[..., str | None] = _always
 
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
     "cell_attention": (
+        Backend("native", native.cell_attention, native.why_not),
         Backend("segment", vectorised.cell_attention),
+        Backend("padded", padded.cell_attention),
         Backend("reference", reference.cell_attention),
     ),
     "cell_sum": (
@@ -44,10 +47,12 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.cell_sum),
     ),
     "neighbour_attention": (
+        Backend("native", native.neighbour_attention, native.why_not),
         Backend("gather", vectorised.neighbour_attention),
         Backend("reference", reference.neighbour_attention),
     ),
     "window_attention": (
+        Backend("native", native.window_attention, native.why_not),
         Backend("batched", vectorised.window_attention),
         Backend("reference", reference.window_attention),
     ),
@@ -58,7 +63,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
 }
 
 
-def _run(op: str, backend: str | None, *arguments: object) -> Tensor:
+def _run(op: str, backend: str | None, *arguments: object) -> Any:
     table = BACKENDS[op]
     if backend is None:
         for candidate in table:
@@ -77,18 +82,19 @@ def cell_attention(
     query: Float[Tensor, "#batch m heads dh"],
     key: Float[Tensor, "batch n heads dh"],
     value: Float[Tensor, "batch n heads dh"],
-    own_key: Float[Tensor, "#batch m heads dh"],
+    own_logit: Float[Tensor, "#batch m heads"],
     own_value: Float[Tensor, "#batch m heads dh"],
     cell: Int[Tensor, "batch n k"],
     valid: Bool[Tensor, "batch n k"] | None = None,
     *,
     backend: str | None = None,
-) -> Float[Tensor, "batch m heads dh"]:
-    """Every cell attends to its own points and to itself (eq.
+) -> tuple[Float[Tensor, "batch m heads dh"], Float[Tensor, "batch m heads"]]:
+    """Every cell attends to its own points and to itself (eq. 5). Point n belongs to `cell[n]`.
 
-    5). Point n belongs to the cells `cell[n]`.
+    Comes with the logarithm of the sum of exponentials. Both can be the `own_value` and `own_logit`
+    of a next call: cells then attend to the points of both calls, exactly.
     """
-    return _run("cell_attention", backend, query, key, value, own_key, own_value, cell, valid)
+    return _run("cell_attention", backend, query, key, value, own_logit, own_value, cell, valid)
 
 
 def cell_sum(

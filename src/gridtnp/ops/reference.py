@@ -29,21 +29,27 @@ def cell_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    own_key: Tensor,
+    own_logit: Tensor,
     own_value: Tensor,
     cell: Tensor,
     valid: Tensor | None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     batch, cells = key.shape[0], query.shape[1]
-    query, own_key, own_value = (t.expand(batch, -1, -1, -1) for t in (query, own_key, own_value))
+    query, own_value = (t.expand(batch, -1, -1, -1) for t in (query, own_value))
+    own_logit = own_logit.expand(batch, -1, -1)
     member = torch.ones_like(cell, dtype=torch.bool) if valid is None else valid
-    rows = []
+    means, sums = [], []
     for b, m in itertools.product(range(batch), range(cells)):
         mine = ((cell[b] == m) & member[b]).any(-1)
-        keys = torch.cat([own_key[b, m, None], key[b, mine]])
+        logits = (query[b, m] * key[b, mine]).sum(-1) / query.shape[-1] ** 0.5
+        logits = torch.cat([own_logit[b, m, None], logits])
         values = torch.cat([own_value[b, m, None], value[b, mine]])
-        rows.append(attend(query[b, m], keys, values))
-    return torch.stack(rows).unflatten(0, (batch, cells))
+        means.append((torch.softmax(logits, 0).unsqueeze(-1) * values).sum(0))
+        sums.append(torch.logsumexp(logits, 0))
+    return (
+        torch.stack(means).unflatten(0, (batch, cells)),
+        torch.stack(sums).unflatten(0, (batch, cells)),
+    )
 
 
 def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:

@@ -1,8 +1,8 @@
 """The same without loops, in plain PyTorch: cost follows the number of points, whatever cell they
 are in.
 
-Sums over points run in at least single precision, so that a crowded cell does not swallow its
-members in half precision.
+Sums over points, forwards and backwards, run in at least single precision, so that a crowded cell
+does not swallow its members in half precision.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ def cell_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    own_key: Tensor,
+    own_logit: Tensor,
     own_value: Tensor,
     cell: Tensor,
     valid: Tensor | None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     batch, _, heads, size = key.shape
     cells, copies = query.shape[1], cell.shape[-1]
     exact = _sum_dtype(key)
     to = _flat_index(cell, cells)
 
     def per_cell(t: Tensor) -> Tensor:
-        return t.expand(batch, -1, -1, -1).flatten(0, 1)
+        return t.to(exact).expand(batch, *t.shape[1:]).flatten(0, 1)
 
     def per_member(t: Tensor) -> Tensor:
         return t.unsqueeze(2).expand(-1, -1, copies, -1, -1).flatten(0, 2)
 
-    scale = size**-0.5
-    own = per_cell((query * own_key).sum(-1, keepdim=True) * scale).squeeze(-1).to(exact)
-    logits = (per_cell(query)[to] * per_member(key)).sum(-1).to(exact) * scale
+    own = per_cell(own_logit)
+    logits = (per_cell(query)[to] * per_member(key)).sum(-1) * size**-0.5
     if valid is not None:
         logits = logits.masked_fill(~valid.flatten().unsqueeze(-1), -torch.inf)
     with (
@@ -59,7 +58,8 @@ def cell_attention(
     mixed = (own_weight.unsqueeze(-1) * per_cell(own_value)).index_add(
         0, to, weight.unsqueeze(-1) * per_member(value)
     )
-    return (mixed / total.unsqueeze(-1)).to(value.dtype).unflatten(0, (batch, cells))
+    out = (mixed / total.unsqueeze(-1)).to(value.dtype)
+    return out.unflatten(0, (batch, cells)), (top + total.log()).unflatten(0, (batch, cells))
 
 
 def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
@@ -81,20 +81,19 @@ def neighbour_attention(
     bias: Tensor | None,
 ) -> Tensor:
     rows = _flat_index(index, key.shape[1])
-    near_key = key.flatten(0, 1)[rows].unflatten(0, index.shape)
-    near_value = value.flatten(0, 1)[rows].unflatten(0, index.shape)
-    logits = (
-        torch.einsum("bnhd,bnkhd->bnkh", query, near_key).to(_sum_dtype(query))
-        * query.shape[-1] ** -0.5
+    exact = _sum_dtype(key)
+    near_key, near_value = (
+        t.to(exact).flatten(0, 1)[rows].unflatten(0, index.shape) for t in (key, value)
     )
+    logits = torch.einsum("bnhd,bnkhd->bnkh", query.to(exact), near_key) * query.shape[-1] ** -0.5
     if bias is not None:
         logits = logits + bias
     if valid is not None:
-        logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(logits.dtype).min)
+        logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(exact).min)
     weight = torch.softmax(logits, 2)
     if valid is not None:
         weight = weight * valid.unsqueeze(-1)  # nothing to attend to: nothing comes back
-    return torch.einsum("bnkh,bnkhd->bnhd", weight.to(value.dtype), near_value)
+    return torch.einsum("bnkh,bnkhd->bnhd", weight.to(exact), near_value).to(value.dtype)
 
 
 def to_windows(u: Tensor, window: Sequence[int]) -> Tensor:
@@ -120,14 +119,14 @@ def from_windows(u: Tensor, shape: Sequence[int], window: Sequence[int]) -> Tens
     return u.permute(*order, 1 + axes, 2 + 2 * axes).reshape(shape)
 
 
-def window_mask(
+def window_labels(
     grid: Sequence[int],
     window: Sequence[int],
     shift: Sequence[int],
     periodic: Sequence[bool],
     device: torch.device,
 ) -> Tensor | None:
-    """Which pairs inside each rolled window really lie together; None where all of them do."""
+    """Per rolled window and point, on which side of the edges it lies; None where no edge cuts."""
     label = torch.zeros((), dtype=torch.long, device=device)
     cut = False
     for size, s, wraps in zip(grid, shift, periodic, strict=True):
@@ -136,10 +135,19 @@ def window_mask(
             rolled_in = (torch.arange(size, device=device) >= size - s).long()
             cut = True
         label = label.unsqueeze(-1) * 2 + rolled_in
-    if not cut:
-        return None
-    side = to_windows(label.unsqueeze(0).unsqueeze(-1).unsqueeze(-1), window).flatten(1)
-    return (side.unsqueeze(-1) == side.unsqueeze(-2)).unsqueeze(1)
+    return to_windows(label[None, ..., None, None], window).flatten(1) if cut else None
+
+
+def window_mask(
+    grid: Sequence[int],
+    window: Sequence[int],
+    shift: Sequence[int],
+    periodic: Sequence[bool],
+    device: torch.device,
+) -> Tensor | None:
+    """Which pairs inside each rolled window really lie together; None where all of them do."""
+    label = window_labels(grid, window, shift, periodic, device)
+    return None if label is None else (label.unsqueeze(-1) == label.unsqueeze(-2)).unsqueeze(1)
 
 
 def window_attention(

@@ -1,0 +1,527 @@
+/* Attention on small sets for the processor, in plain C and single precision: what reference.py defines.
+ *
+ * A row is a token and holds all heads side by side, `heads * size` floats. Consecutive rows are `stride`
+ * floats apart, so that keys and values are read out of one projection without a copy. Where several rows
+ * are added into one, threads share the work by head, so that no two write to the same place; windows own
+ * their rows, and are shared out whole. Backward passes compute the weights again instead of keeping them.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#define omp_get_max_threads() 1
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* The common head sizes are compiled with the size known. */
+#define FOR_SIZE(size, CALL) \
+    switch (size) {          \
+        case 4: CALL(4); break;   \
+        case 8: CALL(8); break;   \
+        case 16: CALL(16); break; \
+        case 32: CALL(32); break; \
+        case 64: CALL(64); break; \
+        default: CALL(size);      \
+    }
+
+/* Eight floats at a time; compilers make of it what the processor has. */
+typedef float vec __attribute__((vector_size(32)));
+typedef int32_t ivec __attribute__((vector_size(32)));
+#define W8 8
+
+INLINE vec load(const float *p) {
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+
+INLINE vec all(float x) { return (vec){} + x; }
+
+typedef float half __attribute__((vector_size(16)));
+
+INLINE float sum(vec v) {
+    half a[2];
+    memcpy(a, &v, sizeof v);
+    a[0] += a[1];
+    return (a[0][0] + a[0][1]) + (a[0][2] + a[0][3]);
+}
+
+/* exp for arguments that are not large: 2^n by the exponent's bits, what is left by a polynomial. */
+INLINE vec exp8(vec x) {
+    const ivec small = x < -87.0f;
+    x = (vec)(((ivec)all(-87.0f) & small) | ((ivec)x & ~small));
+    const vec shifted = x * 1.44269504f + 12582912.0f; /* the low bits are the nearest whole number */
+    const vec n = shifted - 12582912.0f;
+    const vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return (vec)((ivec)p + (((ivec)shifted) << 23)); /* times 2^n; the constant's bits fall off the top */
+}
+
+/* y[i] = exp(y[i] - top) for i < n, and their sum; minus infinity becomes zero. y has room for filled(n). */
+INLINE float exp_all(float *y, float top, int n) {
+    vec total = all(0.0f);
+    for (int i = n; i % W8; i++) y[i] = -INFINITY;
+    for (int i = 0; i < n; i += W8) {
+        const vec x = load(y + i);
+        const ivec there = x != -INFINITY; /* exp never gets to zero, a mask does */
+        const vec e = (vec)((ivec)exp8(x - top) & there);
+        store(y + i, e);
+        total += e;
+    }
+    return sum(total);
+}
+
+INLINE float largest(const float *y, int n) {
+    float top = y[0];
+    for (int i = 1; i < n; i++) top = y[i] > top ? y[i] : top;
+    return top;
+}
+
+INLINE float dot(const float *a, const float *b, const int size) {
+    vec s = all(0.0f);
+    float rest = 0.0f;
+    int d = 0;
+    for (; d + W8 <= size; d += W8) s += load(a + d) * load(b + d);
+    for (; d < size; d++) rest += a[d] * b[d];
+    return size < W8 ? rest : sum(s) + rest;
+}
+
+INLINE void add_scaled(float *y, const float *x, const float a, const int size) {
+    int d = 0;
+    for (; d + W8 <= size; d += W8) store(y + d, load(y + d) + load(x + d) * a);
+    for (; d < size; d++) y[d] += a * x[d];
+}
+
+INLINE void scale_by(float *y, const float a, const int size) {
+    int d = 0;
+    for (; d + W8 <= size; d += W8) store(y + d, load(y + d) * a);
+    for (; d < size; d++) y[d] *= a;
+}
+
+/* ---- every query attends to the rows at its own indices ------------------------------------------ */
+
+INLINE float neighbour_weights(
+    float *weight, const float *q, const float *key, int64_t key_stride, const int64_t *at,
+    const uint8_t *valid, const float *bias, int64_t heads, int k, float scale, const int size
+) { /* unnormalised; returns one over their sum, or zero if there is nothing to attend to */
+    for (int j = 0; j < k; j++) {
+        weight[j] = dot(q, key + at[j] * key_stride, size) * scale + (bias ? bias[j * heads] : 0.0f);
+        if (valid && !valid[j]) weight[j] = -INFINITY;
+    }
+    const float total = exp_all(weight, largest(weight, k), k);
+    return total == 0.0f ? 0.0f : 1.0f / total;
+}
+
+INLINE void neighbour_forward_sized(
+    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, float *out, float scale, const int size
+) {
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        float weight[k + W8];
+        const int64_t *at = index + i * k;
+        const uint8_t *ok = valid ? valid + i * k : NULL;
+        for (int h = 0; h < heads; h++) {
+            const float inverse = neighbour_weights(
+                weight, query + i * query_stride + h * size, key + h * size, key_stride, at, ok,
+                bias ? bias + i * k * heads + h : NULL, heads, k, scale, size);
+            float *restrict o = out + (i * heads + h) * size;
+            for (int d = 0; d < size; d++) o[d] = 0.0f;
+            for (int j = 0; j < k; j++)
+                add_scaled(o, value + at[j] * value_stride + h * size, weight[j] * inverse, size);
+        }
+    }
+}
+
+void neighbour_forward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, float *out, float scale
+) {
+    #define CALL(S) neighbour_forward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
+                                            value_stride, index, valid, bias, out, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+INLINE void neighbour_backward_sized(
+    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
+    float *key_grad, float *value_grad, float *bias_grad, float scale, const int size
+) {
+    const int64_t row = (int64_t)heads * size;
+    #pragma omp parallel for schedule(static)
+    for (int h = 0; h < heads; h++) {
+        float weight[k + W8];
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t *at = index + i * k;
+            const float *q = query + i * query_stride + h * size;
+            const float *g = grad + i * row + h * size;
+            const float inverse = neighbour_weights(
+                weight, q, key + h * size, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads + h : NULL, heads, k, scale, size);
+            const float mean = dot(g, out + i * row + h * size, size);
+            float *restrict dq = query_grad + i * row + h * size;
+            for (int d = 0; d < size; d++) dq[d] = 0.0f;
+            for (int j = 0; j < k; j++) {
+                const float w = weight[j] * inverse;
+                const float s = w * (dot(g, value + at[j] * value_stride + h * size, size) - mean);
+                add_scaled(value_grad + at[j] * row + h * size, g, w, size);
+                add_scaled(key_grad + at[j] * row + h * size, q, s * scale, size);
+                add_scaled(dq, key + at[j] * key_stride + h * size, s * scale, size);
+                if (bias_grad) bias_grad[(i * k + j) * heads + h] = s;
+            }
+        }
+    }
+}
+
+void neighbour_backward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
+    float *key_grad, float *value_grad, float *bias_grad, float scale
+) {
+    #define CALL(S) neighbour_backward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
+        value_stride, index, valid, bias, out, grad, query_grad, key_grad, value_grad, bias_grad, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+/* ---- every cell attends to its own points and to what it already knows ---------------------------- */
+
+/* `out` and `log_sum` come in as the cells' own values and logits and go out with the points added. */
+INLINE void cell_forward_sized(
+    int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key, int64_t key_stride,
+    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid, float *out,
+    float *log_sum, float *logit, float *top, float *total, float scale, const int size
+) {
+    const int64_t row = (int64_t)heads * size;
+    const int threads = omp_get_max_threads(), shares = heads < threads ? heads : threads;
+    #pragma omp parallel for schedule(static)
+    for (int share = 0; share < shares; share++) {
+        const int first = heads * share / shares, last = heads * (share + 1) / shares;
+        for (int64_t c = 0; c < cells; c++)
+            for (int h = first; h < last; h++) top[c * heads + h] = log_sum[c * heads + h];
+        for (int64_t e = 0; e < n * k; e++) {
+            if (valid && !valid[e]) continue;
+            const int64_t c = cell[e];
+            for (int h = first; h < last; h++) {
+                const float s =
+                    dot(query + c * row + h * size, key + e / k * key_stride + h * size, size) * scale;
+                logit[e * heads + h] = s;
+                if (s > top[c * heads + h]) top[c * heads + h] = s;
+            }
+        }
+        for (int64_t c = 0; c < cells; c++)
+            for (int h = first; h < last; h++) {
+                const float w = expf(log_sum[c * heads + h] - top[c * heads + h]);
+                total[c * heads + h] = w;
+                scale_by(out + c * row + h * size, w, size);
+            }
+        for (int64_t e = 0; e < n * k; e++) {
+            if (valid && !valid[e]) continue;
+            const int64_t c = cell[e];
+            float weight[heads + W8];
+            for (int h = first; h < last; h++)
+                weight[h - first] = logit[e * heads + h] - top[c * heads + h];
+            exp_all(weight, 0.0f, last - first);
+            for (int h = first; h < last; h++) {
+                const float w = weight[h - first];
+                total[c * heads + h] += w;
+                add_scaled(out + c * row + h * size, value + e / k * value_stride + h * size, w, size);
+            }
+        }
+        for (int64_t c = 0; c < cells; c++)
+            for (int h = first; h < last; h++) {
+                const float inverse = 1.0f / total[c * heads + h];
+                scale_by(out + c * row + h * size, inverse, size);
+                log_sum[c * heads + h] = top[c * heads + h] + logf(total[c * heads + h]);
+            }
+    }
+}
+
+void cell_forward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell,
+    const uint8_t *valid, float *out, float *log_sum, float *logit, float *top, float *total, float scale
+) {
+    #define CALL(S) cell_forward_sized(n, k, heads, cells, query, key, key_stride, value, value_stride, \
+                                       cell, valid, out, log_sum, logit, top, total, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+/* `mean` is grad · out less the gradient of the log-sum, per cell and head. */
+INLINE void cell_backward_sized(
+    int64_t n, int64_t k, int64_t heads, const float *query, const float *key, int64_t key_stride,
+    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
+    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *key_grad,
+    float *value_grad, float scale, const int size
+) {
+    const int64_t row = (int64_t)heads * size;
+    const int threads = omp_get_max_threads(), shares = heads < threads ? heads : threads;
+    #pragma omp parallel for schedule(static)
+    for (int share = 0; share < shares; share++) {
+        const int first = heads * share / shares, last = heads * (share + 1) / shares;
+        for (int64_t e = 0; e < n * k; e++) {
+            if (valid && !valid[e]) continue;
+            const int64_t c = cell[e], p = e / k;
+            float weight[heads + W8];
+            for (int h = first; h < last; h++)
+                weight[h - first] =
+                    dot(query + c * row + h * size, key + p * key_stride + h * size, size) * scale
+                    - log_sum[c * heads + h];
+            exp_all(weight, 0.0f, last - first);
+            for (int h = first; h < last; h++) {
+                const float *q = query + c * row + h * size, *key_row = key + p * key_stride + h * size;
+                const float *g = grad + c * row + h * size;
+                const float w = weight[h - first];
+                const float s =
+                    w * (dot(g, value + p * value_stride + h * size, size) - mean[c * heads + h]) * scale;
+                add_scaled(value_grad + p * row + h * size, g, w, size);
+                add_scaled(key_grad + p * row + h * size, q, s, size);
+                add_scaled(query_grad + c * row + h * size, key_row, s, size);
+            }
+        }
+    }
+}
+
+void cell_backward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, const float *key, int64_t key_stride,
+    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
+    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *key_grad,
+    float *value_grad, float scale
+) {
+    #define CALL(S) cell_backward_sized(n, k, heads, query, key, key_stride, value, value_stride, cell, \
+                                        valid, log_sum, grad, mean, query_grad, key_grad, value_grad, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+/* ---- the grid points of a window attend to each other --------------------------------------------- */
+
+#define BLOCK 4         /* rows of a product computed together */
+#define LANES (2 * W8)  /* windows are filled up to a multiple of this many points */
+
+INLINE int64_t filled(int64_t points) { return (points + LANES - 1) / LANES * LANES; }
+
+/* c[i][j] = Σ_d a[i][d] b[d][j]: i < rows (a multiple of BLOCK), j < w (a multiple of LANES) */
+INLINE void product_small_depth(float *c, const float *a, const float *b, int rows, int w, const int size) {
+    for (int i = 0; i < rows; i += BLOCK)
+        for (int j = 0; j < w; j += LANES) {
+            vec s00 = all(0.0f), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+            const float *x = a + i * size;
+            for (int d = 0; d < size; d++) {
+                const vec y0 = load(b + d * w + j), y1 = load(b + d * w + j + W8);
+                s00 += y0 * x[d], s01 += y1 * x[d];
+                s10 += y0 * x[size + d], s11 += y1 * x[size + d];
+                s20 += y0 * x[2 * size + d], s21 += y1 * x[2 * size + d];
+                s30 += y0 * x[3 * size + d], s31 += y1 * x[3 * size + d];
+            }
+            float *o = c + i * w + j;
+            store(o, s00), store(o + W8, s01), store(o + w, s10), store(o + w + W8, s11);
+            o += 2 * w;
+            store(o, s20), store(o + W8, s21), store(o + w, s30), store(o + w + W8, s31);
+        }
+}
+
+/* c[i][d] = Σ_j p[i][j] y[j][d] over j < points; with `across` set, p is read as its transpose */
+INLINE void product_small_width(
+    float *c, const float *p, const float *y, int rows, int points, int w, const int across, const int size
+) {
+    const int step = across ? w : 1, next = across ? 1 : w; /* along j, along i */
+    for (int i = 0; i < rows; i += BLOCK) {
+        const float *x = p + i * next;
+        int d = 0;
+        for (; d + W8 <= size; d += 2 * W8 <= size - d ? 2 * W8 : W8) {
+            const int both = 2 * W8 <= size - d;
+            vec s00 = all(0.0f), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+            for (int j = 0; j < points; j++) {
+                const float *at = x + j * step;
+                const vec y0 = load(y + j * size + d), y1 = both ? load(y + j * size + d + W8) : y0;
+                s00 += y0 * at[0], s10 += y0 * at[next], s20 += y0 * at[2 * next], s30 += y0 * at[3 * next];
+                s01 += y1 * at[0], s11 += y1 * at[next], s21 += y1 * at[2 * next], s31 += y1 * at[3 * next];
+            }
+            float *o = c + i * size + d;
+            store(o, s00), store(o + size, s10), store(o + 2 * size, s20), store(o + 3 * size, s30);
+            if (both) {
+                o += W8;
+                store(o, s01), store(o + size, s11), store(o + 2 * size, s21), store(o + 3 * size, s31);
+            }
+        }
+        for (; d < size; d++)
+            for (int r = 0; r < BLOCK; r++) {
+                float s = 0.0f;
+                for (int j = 0; j < points; j++) s += x[r * next + j * step] * y[j * size + d];
+                c[(i + r) * size + d] = s;
+            }
+    }
+}
+
+/* The window's rows of one head side by side, zeros to fill up. */
+INLINE void collect(
+    float *rows, const float *from, int64_t stride, const int32_t *at, int points, int w, const int size
+) {
+    for (int i = 0; i < points; i++) memcpy(rows + i * size, from + at[i] * stride, sizeof(float) * size);
+    memset(rows + points * size, 0, sizeof(float) * size * (w - points));
+}
+
+INLINE void transpose(float *columns, const float *rows, int w, const int size) {
+    for (int i = 0; i < w; i++)
+        for (int d = 0; d < size; d++) columns[d * w + i] = rows[i * size + d];
+}
+
+INLINE void window_weights(
+    float *p, const float *q, const float *key_columns, const uint8_t *label, const float *bias, int points,
+    int w, float scale, const int size
+) {
+    product_small_depth(p, q, key_columns, w, w, size);
+    for (int i = 0; i < points; i++) {
+        float *s = p + i * w;
+        for (int j = 0; j < w; j += W8) store(s + j, load(s + j) * scale);
+        if (bias)
+            for (int j = 0; j < points; j++) s[j] += bias[i * points + j];
+        if (label)
+            for (int j = 0; j < points; j++) s[j] = label[j] == label[i] ? s[j] : -INFINITY;
+        for (int j = points; j < w; j++) s[j] = -INFINITY;
+        vec high = load(s);
+        for (int j = W8; j < w; j += W8) {
+            const vec x = load(s + j);
+            const ivec more = x > high;
+            high = (vec)(((ivec)x & more) | ((ivec)high & ~more));
+        }
+        const float inverse = 1.0f / exp_all(s, largest((float *)&high, W8), w);
+        for (int j = 0; j < w; j += W8) store(s + j, load(s + j) * inverse);
+    }
+    memset(p + points * w, 0, sizeof(float) * w * (w - points));
+}
+
+/* Labels matter only where they differ. */
+INLINE const uint8_t *labels_of(const uint8_t *labels, int64_t window, int64_t points) {
+    if (!labels) return NULL;
+    labels += window * points;
+    for (int64_t i = 1; i < points; i++)
+        if (labels[i] != labels[0]) return labels;
+    return NULL;
+}
+
+INLINE void window_forward_sized(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, float *out, float scale, const int size
+) {
+    const int64_t w = filled(points);
+    #pragma omp parallel
+    {
+        float *q = malloc(sizeof(float) * (5 * w * size + w * w)), *k = q + w * size, *kt = k + w * size;
+        float *v = kt + w * size, *o = v + w * size, *p = o + w * size;
+        #pragma omp for schedule(static)
+        for (int64_t task = 0; task < batch * windows; task++) {
+            const int64_t base = task / windows * cells;
+            const int32_t *at = rows + task % windows * points;
+            const uint8_t *label = labels_of(labels, task % windows, points);
+            for (int64_t h = 0; h < heads; h++) {
+                collect(q, query + base * stride + h * size, stride, at, points, w, size);
+                collect(k, key + base * stride + h * size, stride, at, points, w, size);
+                collect(v, value + base * stride + h * size, stride, at, points, w, size);
+                transpose(kt, k, w, size);
+                const float *b = bias ? bias + h * points * points : NULL;
+                window_weights(p, q, kt, label, b, points, w, scale, size);
+                product_small_width(o, p, v, w, points, w, 0, size);
+                for (int64_t i = 0; i < points; i++)
+                    memcpy(out + ((base + at[i]) * heads + h) * size, o + i * size, sizeof(float) * size);
+            }
+        }
+        free(q);
+    }
+}
+
+void window_forward(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, float *out, float scale
+) {
+    #define CALL(S) window_forward_sized(batch, windows, points, heads, cells, query, key, value, stride, \
+                                         rows, labels, bias, out, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+/* Gradients go to rows of query, key and value side by side, `3 * heads * size` floats each. */
+INLINE void window_backward_sized(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, const float *grad, float *into, float *bias_grad, float scale, const int size
+) {
+    const int64_t w = filled(points), row = heads * size;
+    #pragma omp parallel
+    {
+        float *q = malloc(sizeof(float) * (7 * w * size + 2 * w * w)), *k = q + w * size, *kt = k + w * size;
+        float *v = kt + w * size, *vt = v + w * size, *g = vt + w * size, *o = g + w * size;
+        float *p = o + w * size, *s = p + w * w;
+        #pragma omp for schedule(static)
+        for (int64_t task = 0; task < batch * windows; task++) {
+            const int64_t base = task / windows * cells;
+            const int32_t *at = rows + task % windows * points;
+            const uint8_t *label = labels_of(labels, task % windows, points);
+            for (int64_t h = 0; h < heads; h++) {
+                collect(q, query + base * stride + h * size, stride, at, points, w, size);
+                collect(k, key + base * stride + h * size, stride, at, points, w, size);
+                collect(v, value + base * stride + h * size, stride, at, points, w, size);
+                collect(g, grad + base * row + h * size, row, at, points, w, size);
+                transpose(kt, k, w, size);
+                transpose(vt, v, w, size);
+                const float *b = bias ? bias + h * points * points : NULL;
+                window_weights(p, q, kt, label, b, points, w, scale, size);
+                product_small_depth(s, g, vt, w, w, size);
+                for (int64_t i = 0; i < w; i++) {
+                    float *si = s + i * w, *pi = p + i * w;
+                    const vec mean = all(dot(pi, si, w));
+                    for (int64_t j = 0; j < w; j += W8)
+                        store(si + j, load(pi + j) * (load(si + j) - mean));
+                }
+                if (bias_grad)
+                    for (int64_t i = 0; i < points; i++)
+                        for (int64_t j = 0; j < points; j++) {
+                            #pragma omp atomic
+                            bias_grad[(h * points + i) * points + j] += s[i * w + j];
+                        }
+                for (int part = 0; part < 3; part++) {
+                    if (part == 0) product_small_width(o, s, k, w, points, w, 0, size);
+                    if (part == 1) product_small_width(o, s, q, w, points, w, 1, size);
+                    if (part == 2) product_small_width(o, p, g, w, points, w, 1, size);
+                    if (part < 2) scale_by(o, scale, points * size);
+                    float *to = into + base * 3 * row + part * row + h * size;
+                    for (int64_t i = 0; i < points; i++)
+                        memcpy(to + at[i] * 3 * row, o + i * size, sizeof(float) * size);
+                }
+            }
+        }
+        free(q);
+    }
+}
+
+void window_backward(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, const float *grad, float *into, float *bias_grad, float scale
+) {
+    #define CALL(S) window_backward_sized(batch, windows, points, heads, cells, query, key, value, stride, \
+                                          rows, labels, bias, grad, into, bias_grad, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
