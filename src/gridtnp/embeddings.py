@@ -89,32 +89,36 @@ class SphericalHarmonics(Embedding):
     def forward(self, x: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n f"]:
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         lat, lon = torch.deg2rad(x).unbind(-1)
-        cos_polar, sin_polar = (
-            lat.sin(),
-            lat.cos(),
-        )  # the polar angle is counted from the north pole
-        columns: list[Tensor] = [lat] * self.features
-        diagonal = torch.full_like(lat, math.sqrt(1 / (4 * math.pi)))
-        for m in range(self.degrees):
-            if m > 0:
-                diagonal = diagonal * sin_polar * math.sqrt((2 * m + 1) / (2 * m))
-            before, legendre = torch.zeros_like(lat), diagonal
-            for degree in range(m, self.degrees):
-                if degree > m:
-                    up = math.sqrt((4 * degree**2 - 1) / (degree**2 - m**2))
-                    down = (
-                        math.sqrt(((degree - 1) ** 2 - m**2) / (4 * (degree - 1) ** 2 - 1))
-                        if degree > 1
-                        else 0.0
-                    )
-                    before, legendre = legendre, up * (cos_polar * legendre - down * before)
-                middle = degree * (degree + 1)
-                if m == 0:
-                    columns[middle] = legendre
-                else:
-                    columns[middle + m] = math.sqrt(2) * legendre * (m * lon).cos()
-                    columns[middle - m] = math.sqrt(2) * legendre * (m * lon).sin()
-        return torch.stack(columns, -1)
+        # The polar angle is counted from the north pole.
+        cos_polar, sin_polar = lat.sin(), lat.cos()
+        order = torch.arange(1, self.degrees, dtype=x.dtype, device=x.device)
+        turns = lon * order.view(-1, *[1] * lon.ndim)
+        sines, cosines = math.sqrt(2) * turns.sin(), math.sqrt(2) * turns.cos()
+        # Rows are orders m = 0 … degree: all of them go up one degree at once.
+        before = lat.new_zeros((0, *lat.shape))
+        legendre = torch.full_like(lat, math.sqrt(1 / (4 * math.pi))).unsqueeze(0)
+        columns = [legendre]
+        for degree in range(1, self.degrees):
+            up, down = self._recurrence(degree, x)
+            up, down = (c.view(-1, *[1] * lat.ndim) for c in (up, down))
+            last = legendre[-1:] * sin_polar * math.sqrt((2 * degree + 1) / (2 * degree))
+            inner = up * cos_polar * legendre
+            if degree > 1:
+                inner = torch.cat([inner[:-1] - up[:-1] * down * before, inner[-1:]])
+            before, legendre = legendre, torch.cat([inner, last])
+            sine, cosine = sines[:degree], cosines[:degree]
+            columns += [(legendre[1:] * sine).flip(0), legendre[:1], legendre[1:] * cosine]
+        return torch.cat(columns).movedim(0, -1)
+
+    @staticmethod
+    def _recurrence(degree: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Coefficients of the two lower degrees, for the orders that have them."""
+        up = [math.sqrt((4 * degree**2 - 1) / (degree**2 - m**2)) for m in range(degree)]
+        down = [
+            math.sqrt(((degree - 1) ** 2 - m**2) / (4 * (degree - 1) ** 2 - 1))
+            for m in range(degree - 1)
+        ]
+        return like.new_tensor(up), like.new_tensor(down)
 
 
 class CellEmbedding(Embedding):
@@ -132,9 +136,7 @@ class CellEmbedding(Embedding):
         self.features = self.waves.features
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
-        inside = self.grid.offset(x, self.grid.points_at(self.grid.nearest(x), x.dtype))
-        steps = torch.tensor([axis.step for axis in self.grid.axes], dtype=x.dtype, device=x.device)
-        return self.waves(inside / steps)
+        return self.waves(self.grid.inside(x))
 
 
 class InputEmbedding(nn.Module):
@@ -148,4 +150,5 @@ class InputEmbedding(nn.Module):
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n dz"]:
         features = [part(x[..., list(c)]) for c, part in zip(self.columns, self.parts, strict=True)]
-        return self.mix(torch.cat(features, -1).to(self.mix.weight.dtype))
+        joined = features[0] if len(features) == 1 else torch.cat(features, -1)
+        return self.mix(joined.to(self.mix.weight.dtype))

@@ -18,6 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Metric = Literal["plain", "sphere"]
+ROUNDING = 1e-9
+"""Degrees that the last grid point may miss a pole by, having been reached step by step."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,16 @@ class Axis:
 
     def nearest(self, x: Tensor) -> Tensor:
         """Index of the nearest grid point; half way between two, the upper one."""
+        return self._to_index(_round(self.position(x)))
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Where `x` is in its cell, from -0.5 to 0.5 (farther beyond an edge), alike in all
+        cells.
+        """
         position = self.position(x)
-        lower = position.floor()
-        return self._to_index(lower + (position - lower >= 0.5))
+        whole = _round(position)
+        whole = whole if self.periodic else whole.clamp(0, self.size - 1)
+        return (position - whole).to(x.dtype)
 
     def around(self, x: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """The `width` grid points closest to `x` in order, and which of them exist:
@@ -133,7 +142,7 @@ class Axis:
         difference = a - b
         if not self.periodic:
             return difference
-        return (difference + self.period / 2).remainder(self.period) - self.period / 2
+        return difference - self.period * (difference / self.period).round()
 
     def _to_index(self, whole: Tensor) -> Tensor:
         whole = whole.remainder(self.size) if self.periodic else whole.clamp(0, self.size - 1)
@@ -164,7 +173,7 @@ class Grid:
                     f"A grid on the sphere must have axes 'lat' and 'lon', got {self.names}."
                 )
             latitude = self.axes[self.names.index("lat")]
-            if latitude.low < -90 or latitude.high > 90:
+            if latitude.low < -90 - ROUNDING or latitude.high > 90 + ROUNDING:
                 raise ValueError(
                     f"Latitudes must lie between -90 and 90 degrees, got {latitude.low} to "
                     f"{latitude.high}."
@@ -278,6 +287,11 @@ class Grid:
             valid = (valid.unsqueeze(-1) & exists.unsqueeze(-2)).flatten(-2)
         return flat, valid
 
+    def inside(self, x: Float[Tensor, "*n dx"]) -> Float[Tensor, "*n dx"]:
+        """Where each location is in its cell, per axis, in units of the cell."""
+        pairs = zip(self.axes, x.unbind(-1), strict=True)
+        return torch.stack([axis.inside(coordinate) for axis, coordinate in pairs], -1)
+
     def offset(
         self, a: Float[Tensor, "*#n dx"], b: Float[Tensor, "*#n dx"]
     ) -> Float[Tensor, "*_n dx"]:
@@ -326,6 +340,12 @@ class Grid:
                     f"{axis.high:g}), for example {example:g}; use a wider axis or leave these "
                     "points out."
                 )
+
+
+def _round(position: Tensor) -> Tensor:
+    """To the nearest whole number, halves upwards, exactly."""
+    lower = position.floor()
+    return lower + (position - lower >= 0.5)
 
 
 def great_circle(lat1: Tensor, lon1: Tensor, lat2: Tensor, lon2: Tensor) -> Tensor:
