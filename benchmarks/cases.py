@@ -1,0 +1,213 @@
+"""One measurement in a fresh process: `python benchmarks/cases.py NAME ARGUMENTS…` prints one line
+of JSON.
+
+Every line holds the matrix-multiply speed of the same process, so that figures from a busy or a
+slower machine can be scaled, and the peak of resident memory above what the imports take.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import gridtnp as gt
+from gridtnp import ops
+from gridtnp.config import GriddedConfig
+from gridtnp.grid_encoders import PseudoTokenGridEncoder
+from gridtnp.task import TokenSet
+
+
+def timed(run: Callable[[], Any], repeats: int) -> list[float]:
+    """Seconds of each of `repeats` runs, after one that does not count."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def matmul_speed() -> float:
+    """GFLOP/s of a 2048³ single-precision product."""
+    a = torch.randn(2048, 2048)
+    return 2 * 2048**3 / statistics.median(timed(lambda: a @ a, 5)) / 1e9
+
+
+def peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def interleaved(run: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """Median time of `run`, with the matrix-multiply speed taken before, between and after."""
+    speeds, seconds = [matmul_speed()], []
+    for _ in range(2):
+        seconds += timed(run, repeats)
+        speeds.append(matmul_speed())
+    return {"seconds": statistics.median(seconds), "gflops_sgemm": statistics.median(speeds)}
+
+
+def points(grid: gt.Grid, n: int, dim_y: int, features: int, crowd: float = 0.0) -> gt.PointSet:
+    """Uniform in the grid's extent; a share of them in one cell."""
+    low = torch.tensor([axis.low for axis in grid.axes])
+    extent = torch.tensor([axis.high - axis.low for axis in grid.axes])
+    x = low + extent * torch.rand(1, n, len(grid.axes))
+    many = int(crowd * n)
+    x[:, :many] = low + extent * 0.5 + 0.01 * torch.rand(1, many, len(grid.axes))
+    extra = torch.full((1, n, features), 437_000.0) if features else None
+    return gt.PointSet(x, torch.randn(1, n, dim_y), None, extra)
+
+
+def domain(name: str) -> gt.Grid:
+    swin = {
+        "gp": "gp/swin-tnp-pt-64x64",
+        "stations": "stations/swin-tnp-pt-64x128",
+        "wind": "wind/swin-tnp-multi-pt-24x60",
+    }
+    architecture = gt.preset(swin[name.split("/")[0]]).architecture
+    assert isinstance(architecture, GriddedConfig)
+    return architecture.grid
+
+
+def task_for(name: str) -> gt.Task:
+    """A random task of the size that the paper's experiment has."""
+    config, grid = gt.preset(name), domain(name)
+    sizes = {"observations": 10_000, "skt": 64_800, "t2m": 1_500}
+    targets = {"gp": 1_000, "stations": 9_957, "wind": 22_656}[name.split("/")[0]]
+    df = len(config.features)
+    context = {s: points(grid, sizes.get(s, 13_594), dy, df) for s, dy in config.sources.items()}
+    return gt.Task(context, points(grid, targets, config.dim_y, df))
+
+
+def training_step(model: gt.NeuralProcess, task: gt.Task) -> Callable[[], None]:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-4)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        model.loss(task).backward()
+        optimiser.step()
+
+    return step
+
+
+def model(name: str, mode: str, repeats: str) -> dict[str, Any]:
+    """A preset's forward pass or training step, batch size 1."""
+    before = peak_gb()
+    network, task = gt.build_model(gt.preset(name)), task_for(name)
+    step = training_step(network, task)
+    if mode == "forward":
+        with torch.no_grad():
+            network(task)
+            memory = peak_gb() - before
+            result = interleaved(lambda: network(task), int(repeats))
+    else:
+        step()
+        memory = peak_gb() - before
+        result = interleaved(step, int(repeats))
+    with FlopCounterMode(display=False) as counter:
+        network(task)
+    flops = counter.get_total_flops() * (1 if mode == "forward" else 3)
+    share = flops / result["seconds"] / 1e9 / result["gflops_sgemm"]
+    size = sum(p.numel() for p in network.parameters())
+    return {"gflop": flops / 1e9, "share": share, "gb": memory, "parameters": size, **result}
+
+
+def encode(n: str, crowd: str) -> dict[str, Any]:
+    """Encoding n points onto the 64×64 grid of a gp preset."""
+    name = "gp/swin-tnp-pt-64x64"
+    network, grid = gt.build_model(gt.preset(name)), domain(name)
+    before = peak_gb()
+    context = {"observations": points(grid, int(n), 1, 0, float(crowd))}
+    with torch.no_grad():
+        network.encode(context)
+        memory = peak_gb() - before
+        result = interleaved(lambda: network.encode(context), 3 if int(n) < 5_000_000 else 1)
+    return {"gb": memory, "microseconds_per_point": result["seconds"] / int(n) * 1e6, **result}
+
+
+def encoder(n: str, crowd: str, backend: str) -> dict[str, Any]:
+    """Forward and backward of the cell attention alone, with all or a share of the points in one
+    cell.
+    """
+    grid = domain("gp")
+    part = PseudoTokenGridEncoder(grid, dim=128, heads=8, width=(1, 1))
+    tokens = TokenSet(points(grid, int(n), 1, 0, float(crowd)).x, torch.randn(1, int(n), 128))
+    table = ops.BACKENDS["cell_attention"]
+    ops.BACKENDS["cell_attention"] = tuple(b for b in table if b.name == backend)
+    before = peak_gb()
+
+    def run() -> None:
+        part([tokens]).sum().backward()
+
+    run()
+    memory = peak_gb() - before
+    return {"gb": memory, **interleaved(run, 3)}
+
+
+def targets(n: str) -> dict[str, Any]:
+    """n targets from 100,000 context points, gp preset."""
+    before = peak_gb()
+    name = "gp/swin-tnp-pt-64x64"
+    network, grid = gt.build_model(gt.preset(name)), domain(name)
+    context, target = points(grid, 100_000, 1, 0), points(grid, int(n), 1, 0)
+    task = gt.Task({"observations": context}, gt.PointSet(target.x))
+    with torch.no_grad():
+        result = interleaved(lambda: network(task), 1)
+    return {"gb": peak_gb() - before, **result}
+
+
+def op(name: str, backend: str, size: str) -> dict[str, Any]:
+    """One op forward, and forward with backward, at the size it has in a preset."""
+    run, inputs = _op(name, backend, size)
+    with torch.no_grad():
+        forward = interleaved(run, 5)
+
+    def both() -> None:
+        out = run()
+        out = out[0] if isinstance(out, tuple) else out
+        torch.autograd.grad(out.sum(), inputs)
+
+    return {**forward, "seconds_with_backward": statistics.median(timed(both, 7))}
+
+
+def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[torch.Tensor]]:
+    grid = domain(size)
+    heads, dh = 8, 16
+    n = {"gp": 10_000, "stations": 66_300, "wind": 13_594}[size]
+    t = {"gp": 1_000, "stations": 9_957, "wind": 22_656}[size]
+    window = {"gp": (8, 8), "stations": (4, 4), "wind": (4, 4, 4)}[size]
+    shift = {"gp": (4, 4), "stations": (2, 2), "wind": (0, 2, 2)}[size]
+    tokens = torch.randn(1, grid.size, 3, heads, dh, requires_grad=True)
+    q, k, v = tokens.unbind(2)
+    if name == "window_attention":
+        q, k, v = (a.unflatten(1, grid.shape) for a in (q, k, v))
+        args: tuple[Any, ...] = (q, k, v, window, shift, grid.periodic)
+    elif name == "neighbour_attention":
+        query = torch.randn(1, t, heads, dh, requires_grad=True)
+        width = (3,) * len(grid.axes)
+        args = (query, k, v, *grid.neighbours(points(grid, t, 1, 0).x, width))
+    else:
+        many = torch.randn(1, n, 2, heads, dh, requires_grad=True)
+        cell = grid.nearest(points(grid, n, 1, 0).x).unsqueeze(-1)
+        key, value = many.unbind(2)
+        own = (q[..., 0], v)
+        return lambda: ops.cell_attention(q, key, value, *own, cell, backend=backend), [
+            tokens,
+            many,
+        ]
+    function = getattr(ops, name)
+    return lambda: function(*args, backend=backend), [tokens]
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    case = globals()[sys.argv[1]]
+    print(json.dumps(case(*sys.argv[2:])))

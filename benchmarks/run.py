@@ -1,0 +1,180 @@
+"""All measurements, each in a fresh process, into `benchmarks/results/`: `make bench` or `python
+benchmarks/run.py`.
+
+python benchmarks/run.py [models] [ops] [--only TEXT]
+
+takes some of them again. Results are merged into the files that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gridtnp as gt
+from gridtnp import ops
+
+HERE = Path(__file__).parent
+# Seconds forward, seconds per training step and GB of a training process that the research code of
+# the paper's authors takes at batch size 1, on two idle cores with matrix products at 300 GFLOP/s.
+AUTHORS = {
+    "gp/swin-tnp-pt-64x64": (0.279, 1.018, 0.81),
+    "gp/swin-tnp-pt-32x32": (0.140, 0.376, 0.38),
+    "gp/swin-tnp-ki-64x64": (0.218, 0.584, 0.60),
+    "gp/swin-tnp-avg-64x64": (0.209, 0.595, 0.62),
+    "gp/vitnp-pt-32x32": (0.138, 0.390, 0.30),
+    "gp/vitnp-pt-64x64-to-32x32": (0.186, 0.508, 0.45),
+    "gp/convcnp-64x64": (0.313, 0.787, 0.32),
+    "gp/pt-tnp-256": (0.212, 0.654, 0.35),
+    "gp/cnp": (0.028, 0.069, 0.11),
+    "stations/swin-tnp-pt-64x128": (1.286, 2.977, 2.55),
+    "stations/swin-tnp-ki-64x128": (1.352, 2.699, 2.25),
+    "stations/vitnp-pt-48x96": (1.480, 4.289, 2.01),
+    "stations/swin-tnp-pt-192x384": (4.937, 12.26, 6.46),
+    "wind/swin-tnp-multi-pt-24x60": (4.604, 16.95, 9.70),
+    "wind/swin-tnp-single-pt-24x60": (4.296, 12.69, 9.26),
+    "wind/swin-tnp-multi-ki-24x60": (4.105, 13.33, 9.00),
+    "wind/vitnp-multi-pt-12x30": (3.975, 11.11, 8.44),
+    "wind/swin-tnp-multi-pt-48x120": (5.840, 20.32, 13.0),
+}
+AUTHORS_SGEMM = 300.0
+
+
+def measure(*case: str) -> dict[str, Any]:
+    """One case in a fresh process; what went wrong, if it did."""
+    command = [sys.executable, str(HERE / "cases.py"), *case]
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(f"  {' '.join(case):<70} {time.perf_counter() - start:6.1f} s", flush=True)
+    if done.returncode == 0:
+        return json.loads(done.stdout.strip().splitlines()[-1])
+    lines = done.stderr.strip().splitlines()
+    return {"failed": lines[-1] if lines else f"ended by signal {-done.returncode}"}
+
+
+def models(only: str) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name in gt.PRESETS:
+        if name.startswith("stations-rich/") or only not in name:
+            continue
+        repeats = "5" if name in AUTHORS else "1"
+        forward = measure("model", name, "forward", repeats)
+        step = measure("model", name, "step", repeats)
+        row: dict[str, Any] = {"forward": forward, "step": step}
+        if name in AUTHORS and "failed" not in forward and "failed" not in step:
+            times = zip(AUTHORS[name][:2], (forward, step), strict=True)
+            row["times_faster_than_authors"] = [
+                their * AUTHORS_SGEMM / ours["gflops_sgemm"] / ours["seconds"]
+                for their, ours in times
+            ]
+            row["memory_of_authors"] = step["gb"] / AUTHORS[name][2]
+        results[name] = row
+    return results
+
+
+def operations(only: str) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name in ("cell_attention", "neighbour_attention", "window_attention"):
+        for size in ("gp", "stations", "wind"):
+            for backend in (b.name for b in ops.BACKENDS[name] if b.name != "reference"):
+                key = f"{name}/{size}/{backend}"
+                if only in key:
+                    results[key] = measure("op", name, backend, size)
+    for backend in ("native", "segment"):
+        for crowd in ("0", "0.1"):
+            key = f"crowding/{backend}/{crowd}"
+            if only in key:
+                results[key] = measure("encoder", "100000", crowd, backend)
+    for n in (10**4, 10**5, 10**6, 10**7):
+        if only in f"encode/{n}":
+            results[f"encode/{n}"] = measure("encode", str(n), "0")
+    if only in "targets/1000000":
+        results["targets/1000000"] = measure("targets", "1000000")
+    return results
+
+
+def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
+    path = HERE / "results" / name
+    before = json.loads(path.read_text())["results"] if path.exists() else {}
+    merged = before | results
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    record = {
+        "made_by": "python benchmarks/run.py",
+        "commit": commit,
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch "
+        "{torch.__version__}",
+        "results": dict(sorted(merged.items())),
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return record["results"]
+
+
+def show_models(results: dict[str, Any]) -> None:
+    print(
+        f"\n{'preset':<38}{'forward s':>10}{'share':>7}{'step s':>9}{'share':>7}{'GB':>6}   "
+        "against the authors' code"
+    )
+    for name, row in results.items():
+        f, s = row["forward"], row["step"]
+        if "failed" in f or "failed" in s:
+            print(f"{name:<38}  failed: {f.get('failed') or s.get('failed')}")
+            continue
+        line = f"{name:<38}"
+        for part, width in ((f, 10), (s, 9)):
+            line += f"{part['seconds']:>{width}.3f}{part['share']:>7.0%}"
+        line += f"{s['gb']:>6.2f}"
+        if "times_faster_than_authors" in row:
+            fast, trained = row["times_faster_than_authors"]
+            memory = row["memory_of_authors"]
+            line += f"   {fast:.1f}x forward, {trained:.1f}x step, {memory:.2f} of the memory"
+        print(line)
+
+
+def show_operations(results: dict[str, Any]) -> None:
+    print(f"\n{'op':<44}{'ms':>10}{'with backward':>15}{'GB':>7}")
+    for name, row in results.items():
+        if "failed" in row:
+            print(f"{name:<44}  failed: {row['failed']}")
+            continue
+        backward = row.get("seconds_with_backward")
+        both = f"{backward * 1e3:>15.2f}" if backward else " " * 15
+        memory = f"{row['gb']:>7.2f}" if "gb" in row else ""
+        print(f"{name:<44}{row['seconds'] * 1e3:>10.2f}{both}{memory}")
+    sizes = [n for n in (10**4, 10**5, 10**6, 10**7) if "seconds" in results.get(f"encode/{n}", {})]
+    for small, large in itertools.pairwise(sizes):
+        a, b = (results[f"encode/{n}"] for n in (small, large))
+        work = b["seconds"] * b["gflops_sgemm"] / a["seconds"] / a["gflops_sgemm"]
+        print(f"growth from {small:.0e} to {large:.0e} points: exponent {math.log10(work):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", choices=["models", "ops", []], help="default: both")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    arguments = parser.parse_args()
+    what = arguments.what or ["ops", "models"]
+    if "ops" in what:
+        show_operations(write("ops.json", operations(arguments.only)))
+    if "models" in what:
+        show_models(write("models.json", models(arguments.only)))
+
+
+if __name__ == "__main__":
+    main()
