@@ -560,12 +560,29 @@ def test_a_back_end_computes_what_the_reference_does_at_the_edges(
         pytest.skip(reason)
 
 
+@pytest.mark.parametrize(("op", "backend"), [p for p in FAST if p.values[0] != "cell_sum"])
+@pytest.mark.parametrize("dh", [1, 4, 7, 8, 11, 16, 24, 32, 64])
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_heads_may_have_any_size(
+    op: str, backend: str, dh: int, dtype: torch.dtype, device: str
+) -> None:
+    spec = {**MORE[op], "batch": 2, "heads": 3, "dh": dh}
+    reason = close_to_reference(op, backend, spec, 0, dtype, device)
+    if reason is not None:
+        pytest.skip(reason)
+
+
 def layouts(t: Tensor) -> dict[str, Tensor]:
     """Laid out in memory as models do: parts of a projection, turned, repeated."""
     beside = torch.full_like(t, torch.nan if t.is_floating_point() else 0)
     wide = torch.cat([beside, t, beside], -1)
+    heads = min(2, t.ndim)
     return {
-        "a part of something wider": wide[..., t.shape[-1] : 2 * t.shape[-1]],
+        "columns of something wider": wide[..., t.shape[-1] : 2 * t.shape[-1]],
+        "heads of something wider": torch.stack([beside, t, beside], -1 - heads).select(
+            -1 - heads, 1
+        ),
         "first and last axes exchanged": t.transpose(0, -1).contiguous().transpose(0, -1),
         "first axes exchanged": t.transpose(0, 1).contiguous().transpose(0, 1),
         "batch repeated": t[:1].expand_as(t),
@@ -575,16 +592,19 @@ def layouts(t: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("op", "backend"), FAST)
 @pytest.mark.parametrize("layout", layouts(torch.zeros(1, 1)))
+@pytest.mark.parametrize("who", ["all", "all but the query"])
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_layout_in_memory_does_not_matter(
-    op: str, backend: str, layout: str, dtype: torch.dtype, device: str
+    op: str, backend: str, layout: str, who: str, dtype: torch.dtype, device: str
 ) -> None:
     """Neither that of the arguments nor that of the gradient which comes back."""
     arguments = on(make(op, batch=2, **MORE[op]), dtype, device)
     need(op, backend, arguments, dtype, device)
     turned = {
-        name: layouts(v.detach())[layout] if isinstance(v, Tensor) and v.ndim > 1 else v
+        name: layouts(v.detach())[layout]
+        if isinstance(v, Tensor) and (who == "all" or name != "query")
+        else v
         for name, v in arguments.items()
     }
     plain = {n: v.contiguous() if isinstance(v, Tensor) else v for n, v in turned.items()}

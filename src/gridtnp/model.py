@@ -25,8 +25,8 @@ from gridtnp.likelihoods import Likelihood
 from gridtnp.task import PointSet, Task
 from gridtnp.tokens import TokenEncoder
 
-PIECE = 32_768
-"""Points that go through a model at once when predicting: large enough to keep all cores busy."""
+PIECE = 8192
+"""Points that go through a model at once when predicting: few enough to stay in the cache."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,8 @@ def neighbour_attention(
     near_key, near_value = (
         t.to(exact).flatten(0, 1)[rows].unflatten(0, index.shape) for t in (key, value)
     )
-    logits = torch.einsum("bnhd,bnkhd->bnkh", query.to(exact), near_key) * query.shape[-1] ** -0.5
+    logits = torch.einsum("bnhd,bnkhd->bnkh", query.to(exact), near_key).to(exact)
+    logits = logits * query.shape[-1] ** -0.5
     if bias is not None:
         logits = logits + bias
     if valid is not None:
