@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -104,60 +103,69 @@ def configurations() -> dict[str, ModelConfig]:
     }
 
 
-def train(
-    model: NeuralProcess, process: GaussianProcess, steps: int, report: Callable[[int, float], None]
-) -> None:
-    """AdamW with warm-up and cosine decay. Tells `report` the step and the recent mean loss."""
-    generator = torch.Generator().manual_seed(TRAINING_SEED)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=1e-4)
-    warm_up = max(1, steps // 10)
+def train(model: NeuralProcess, tasks: Sequence[Task]) -> Iterator[float]:
+    """AdamW with warm-up and cosine decay, one step per task. Yields the recent mean loss."""
+    optimiser = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=1e-4, fused=True)
+    steps, warm_up = len(tasks), max(1, len(tasks) // 10)
 
     def rate(step: int) -> float:
         rest = (step - warm_up) / max(1, steps - warm_up)
         return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * max(0.0, rest))))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
-    recent = math.nan
-    for step in range(1, steps + 1):
-        loss = model.loss(process.tasks(generator, BATCH))
+    recent = None
+    for task in tasks:
+        loss = model.loss(task)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimiser.step()
         schedule.step()
-        recent = loss.item() if step == 1 else 0.98 * recent + 0.02 * loss.item()
-        report(step, recent)
+        recent = loss.item() if recent is None else 0.98 * recent + 0.02 * loss.item()
+        yield recent
 
 
 def train_all(
-    models: dict[str, NeuralProcess], process: GaussianProcess, steps: int, console: Console
+    models: Mapping[str, NeuralProcess], process: GaussianProcess, steps: int, console: Console
 ) -> dict[str, int]:
-    """Train one model after the other. Returns the steps each took: fewer after a Ctrl-C."""
+    """Draw the tasks, then train one model after the other.
+
+    Returns the steps each model took: fewer than asked for after a Ctrl-C.
+    """
     taken = dict.fromkeys(models, 0)
+    live = console.is_interactive
     columns = (
-        TextColumn("{task.description:8}"),
+        TextColumn("{task.description:9}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:6.3f}"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
     )
-    live = console.is_interactive
-    try:
-        with Progress(*columns, console=console, disable=not live) as progress:
+    with Progress(*columns, console=console, disable=not live) as progress:
+
+        def reporter(name: str) -> Callable[[int, str], None]:
+            bar = progress.add_task(name, total=steps, note="")
+
+            def report(step: int, note: str) -> None:
+                progress.update(bar, completed=step, note=note)
+                if not live and (step % math.ceil(steps / 5) == 0 or step == steps):
+                    console.print(f"{name:9} {step:5}/{steps}  {note}".rstrip())
+
+            return report
+
+        try:
+            tasks, report = [], reporter("drawing")
+            generator = torch.Generator().manual_seed(TRAINING_SEED)
+            for step in range(1, steps + 1):
+                tasks.append(process.tasks(generator, BATCH))
+                report(step, "")
             for name, model in models.items():
-                bar = progress.add_task(name, total=steps, loss=math.nan)
-
-                def report(step: int, loss: float, name: str = name, bar: TaskID = bar) -> None:
+                report = reporter(name)
+                for step, loss in enumerate(train(model, tasks), 1):
                     taken[name] = step
-                    progress.update(bar, completed=step, loss=loss)
-                    if not live and (step % max(1, steps // 5) == 0 or step == steps):
-                        console.print(f"{name:8}  step {step:5} of {steps}  loss {loss:6.3f}")
-
-                train(model, process, steps, report)
-    except KeyboardInterrupt:
-        done = ", ".join(f"{name} after {n}" for name, n in taken.items())
-        console.print(f"Stopped early ({done} of {steps} steps). Scores so far:")
+                    report(step, f"loss {loss:6.3f}")
+        except KeyboardInterrupt:
+            pass
     return taken
 
 
@@ -210,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     steps, test_batches = (10, 1) if options.quick else (options.steps, 16)
-    torch.set_num_threads(min(2, torch.get_num_threads()))  # more only get in each other's way here
+    torch.set_num_threads(1)  # the work is small; threads that wait for each other cost more
     console = Console(highlight=False)
     process = GaussianProcess()
 
@@ -225,6 +233,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         markup=False,
     )
     taken = train_all(models, process, steps, console)
+    early = min(taken.values()) < steps
+    if early:
+        done = ", ".join(f"{name} took {n}" for name, n in taken.items())
+        console.print(f"\nStopped early: of {steps} steps, {done}.")
 
     generator = torch.Generator().manual_seed(TEST_SEED)
     tests = [process.tasks(generator, 32) for _ in range(test_batches)]
@@ -245,7 +257,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table.add_row("exact posterior", "", with_error(exact.log_likelihood), "0", f"{exact.rmse:.3f}")
     console.print()
     console.print(table)
-    early = min(taken.values()) < steps
     console.print("\n" + conclusion(exact, scores["CNP"], scores["Swin-TNP"], early), markup=False)
 
 

@@ -150,6 +150,24 @@ def test_half_way_between_two_nodes_the_upper_one_is_nearest(dtype: torch.dtype)
     assert circle.nearest(below).tolist() == [0, 3]
 
 
+@SETTINGS
+@given(grids_and_points())
+def test_inside_is_the_place_relative_to_the_nearest_node_in_cells(
+    case: tuple[Grid, Tensor],
+) -> None:
+    """From -1/2, which the lower border has, to just below 1/2; more only beyond an edge."""
+    grid, x = case
+    inside = grid.inside(x)
+    assert inside.dtype == x.dtype
+    assert inside.shape == x.shape
+    for d, axis in enumerate(grid.axes):
+        for coordinate, got in zip(x[:, d].tolist(), inside[:, d].tolist(), strict=True):
+            offsets = coordinate - images(axis, coordinate)
+            closest = np.abs(offsets).min()
+            signed = -closest if (offsets == -closest).any() else closest  # a tie goes up
+            assert got == pytest.approx(signed / axis.step, rel=1e-6, abs=0)
+
+
 def test_a_hair_below_a_border_or_node_is_still_below_in_single_precision() -> None:
     """180.5 - 1e-7 is not a number of single precision, yet 0.5 - 1e-7 is one."""
     axis = Axis.span("lon", -180.0, 180.0, 361)
@@ -800,3 +818,11 @@ def test_check_knows_that_latitudes_end_at_the_poles() -> None:
     single = (Axis.span("lat", 50.0, 50.0, 1), axes[1])
     with pytest.raises(ValueError, match="far outside its axis 'lat'"):
         Grid(single, "sphere").check(torch.tensor([[95.0, 0.0]]))
+
+
+def test_an_unknown_axis_and_a_longitude_in_radians_are_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'lat'"):
+        Grid((Axis.span("lat", 0.0, 1.0, 2),)).axis("latt")
+    axes = (Axis.cells("lat", -90.0, 90.0, 4), Axis.circle("lon", 0.0, 6.283185, 8))
+    with pytest.raises(ValueError, match="go once around in 360"):
+        Grid(axes, metric="sphere")

@@ -512,7 +512,7 @@ EDGES: dict[str, dict[str, Spec]] = {
         "large logits": {**FEW, "n": 6, "k": 3, "valid": 0.5, "scale": 1000},
     },
     "window_attention": {
-        f"{len(window)}d, {'bias' if bias else 'no bias'}, periodic {periodic}": {
+        f"window {window}, {'bias' if bias else 'no bias'}, periodic {periodic}": {
             "batch": 2,
             "window": window,
             "windows": windows,
@@ -523,6 +523,8 @@ EDGES: dict[str, dict[str, Spec]] = {
         for window, windows, shift, periodics in (
             ((4,), (3,), (2,), [(False,), (True,)]),
             ((3,), (1,), (1,), [(False,), (True,)]),
+            ((2, 1), (1, 2), (1, 0), [(False, False), (True, False)]),
+            ((1, 4, 1), (2, 2, 3), (0, 2, 0), [(True, False, True)]),
             ((4, 2), (2, 3), (3, 1), list(itertools.product((False, True), repeat=2))),
             ((1, 4, 2), (2, 1, 3), (0, 2, 1), [(False, False, True), (True, True, False)]),
             ((2, 1, 3, 2), (1, 2, 2, 1), (1, 0, 2, 1), [(False, True, True, False)]),

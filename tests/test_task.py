@@ -410,3 +410,8 @@ def test_the_order_of_sources_does_not_matter() -> None:
     one = Task.stack([Task({"a": a, "b": b}, target), Task({"b": b, "a": a}, target)])
     for name, made in (("a", a), ("b", b)):
         assert torch.equal(some(one.context[name].y), some(made.y).repeat(2, 1, 1))
+
+
+def test_joining_no_sets_of_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="At least one set of tokens"):
+        TokenSet.union([])

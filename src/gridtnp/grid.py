@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gridtnp.errors import require_known
+
 Metric = Literal["plain", "sphere"]
 ROUNDING = 1e-9
 """Degrees that the last grid point may miss a pole by, having been reached step by step."""
@@ -172,7 +174,12 @@ class Grid:
                 raise ValueError(
                     f"A grid on the sphere must have axes 'lat' and 'lon', got {self.names}."
                 )
-            latitude = self.axes[self.names.index("lat")]
+            latitude, longitude = self.axis("lat"), self.axis("lon")
+            if longitude.periodic and abs(longitude.period - 360) > ROUNDING:
+                raise ValueError(
+                    "Longitudes are in degrees and go once around in 360, got "
+                    f"{longitude.period:g}."
+                )
             if latitude.low < -90 - ROUNDING or latitude.high > 90 + ROUNDING:
                 raise ValueError(
                     f"Latitudes must lie between -90 and 90 degrees, got {latitude.low} to "
@@ -206,6 +213,7 @@ class Grid:
         return (*(name for name in self.names if name not in ("lat", "lon")), "great_circle")
 
     def axis(self, name: str) -> Axis:
+        require_known(name, self.names, "An axis must be one of the grid's")
         return self.axes[self.names.index(name)]
 
     def coarsen(self, factors: Sequence[int]) -> Grid:

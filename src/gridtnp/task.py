@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PointSet:
     """Observations of one source, or target locations (then `y` may be None).
 
@@ -142,7 +142,7 @@ class PointSet:
         return PointSet(torch.cat([fill(s.x) for s in sets]), join("y"), mask, join("features"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenSet:
     """Tokens `z` at locations `x`, between two parts of a model."""
 
@@ -153,6 +153,8 @@ class TokenSet:
     @staticmethod
     def union(sets: Sequence[TokenSet]) -> TokenSet:
         """All tokens of several sources as one set."""
+        if not sets:
+            raise ValueError("At least one set of tokens is needed to join them, got none.")
         if len(sets) == 1:
             return sets[0]
         mask = None
@@ -165,7 +167,7 @@ class TokenSet:
         return TokenSet(torch.cat([s.x for s in sets], 1), torch.cat([s.z for s in sets], 1), mask)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """Context sets by source name, and the targets to predict from them."""
 

@@ -89,7 +89,9 @@ def cell_attention(
     *,
     backend: str | None = None,
 ) -> tuple[Float[Tensor, "batch m heads dh"], Float[Tensor, "batch m heads"]]:
-    """Every cell attends to its own points and to itself (eq. 5). Point n belongs to `cell[n]`.
+    """Every cell attends to its own points and to itself (eq. 5).
+
+    Point n belongs to the cells `cell[n]`, which are different ones where valid.
 
     Comes with the logarithm of the sum of exponentials. Both can be the `own_value` and `own_logit`
     of a next call: cells then attend to the points of both calls, exactly.

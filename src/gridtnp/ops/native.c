@@ -69,6 +69,11 @@ INLINE vec exp8(vec x) {
     return (vec)((ivec)p + (((ivec)shifted) << 23)); /* times 2^n; the constant's bits fall off the top */
 }
 
+#define LANES (2 * W8)
+
+/* Room for so many floats and some to fill up, so that loops need no ends. */
+INLINE int64_t filled(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
+
 /* y[i] = exp(y[i] - top) for i < n, and their sum; minus infinity becomes zero. y has room for filled(n). */
 INLINE float exp_all(float *y, float top, int n) {
     vec total = all(0.0f);
@@ -112,16 +117,24 @@ INLINE void scale_by(float *y, const float a, const int size) {
 
 /* ---- every query attends to the rows at its own indices ------------------------------------------ */
 
-INLINE float neighbour_weights(
-    float *weight, const float *q, const float *key, int64_t key_stride, const int64_t *at,
-    const uint8_t *valid, const float *bias, int64_t heads, int k, float scale, const int size
-) { /* unnormalised; returns one over their sum, or zero if there is nothing to attend to */
-    for (int j = 0; j < k; j++) {
-        weight[j] = dot(q, key + at[j] * key_stride, size) * scale + (bias ? bias[j * heads] : 0.0f);
-        if (valid && !valid[j]) weight[j] = -INFINITY;
+/* The weights of one query's neighbours, head by head, `room` floats apart; those of a head sum to one,
+ * or all are zero if there is nothing to attend to. Rows are read whole, one after the other. */
+INLINE void neighbour_weights(
+    float *weight, int64_t room, const float *q, const float *key, int64_t key_stride, const int64_t *at,
+    const uint8_t *valid, const float *bias, int64_t first, int64_t last, int64_t heads, int64_t k,
+    float scale, const int size
+) {
+    for (int64_t j = 0; j < k; j++) {
+        const float *row = key + at[j] * key_stride;
+        for (int64_t h = first; h < last; h++) {
+            const float s = dot(q + h * size, row + h * size, size) * scale;
+            weight[h * room + j] = valid && !valid[j] ? -INFINITY : bias ? s + bias[j * heads + h] : s;
+        }
     }
-    const float total = exp_all(weight, largest(weight, k), k);
-    return total == 0.0f ? 0.0f : 1.0f / total;
+    for (int64_t h = first; h < last; h++) {
+        const float total = exp_all(weight + h * room, largest(weight + h * room, k), k);
+        scale_by(weight + h * room, total == 0.0f ? 0.0f : 1.0f / total, k);
+    }
 }
 
 INLINE void neighbour_forward_sized(
@@ -129,20 +142,25 @@ INLINE void neighbour_forward_sized(
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale, const int size
 ) {
-    #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        float weight[k + W8];
-        const int64_t *at = index + i * k;
-        const uint8_t *ok = valid ? valid + i * k : NULL;
-        for (int h = 0; h < heads; h++) {
-            const float inverse = neighbour_weights(
-                weight, query + i * query_stride + h * size, key + h * size, key_stride, at, ok,
-                bias ? bias + i * k * heads + h : NULL, heads, k, scale, size);
-            float *restrict o = out + (i * heads + h) * size;
-            for (int d = 0; d < size; d++) o[d] = 0.0f;
-            for (int j = 0; j < k; j++)
-                add_scaled(o, value + at[j] * value_stride + h * size, weight[j] * inverse, size);
+    const int64_t room = filled(k);
+    #pragma omp parallel
+    {
+        float *weight = malloc(sizeof(float) * heads * room);
+        #pragma omp for schedule(static)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t *at = index + i * k;
+            neighbour_weights(
+                weight, room, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads : NULL, 0, heads, heads, k, scale, size);
+            float *o = out + i * heads * size;
+            memset(o, 0, sizeof(float) * heads * size);
+            for (int64_t j = 0; j < k; j++) {
+                const float *row = value + at[j] * value_stride;
+                for (int64_t h = 0; h < heads; h++)
+                    add_scaled(o + h * size, row + h * size, weight[h * room + j], size);
+            }
         }
+        free(weight);
     }
 }
 
@@ -163,29 +181,35 @@ INLINE void neighbour_backward_sized(
     const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
     float *key_grad, float *value_grad, float *bias_grad, float scale, const int size
 ) {
-    const int64_t row = (int64_t)heads * size;
+    const int64_t row = heads * size, room = filled(k);
+    const int64_t threads = omp_get_max_threads(), shares = heads < threads ? heads : threads;
     #pragma omp parallel for schedule(static)
-    for (int h = 0; h < heads; h++) {
-        float weight[k + W8];
+    for (int64_t share = 0; share < shares; share++) {
+        const int64_t first = heads * share / shares, last = heads * (share + 1) / shares;
+        float *weight = malloc(sizeof(float) * heads * (room + 1)), *mean = weight + heads * room;
         for (int64_t i = 0; i < n; i++) {
             const int64_t *at = index + i * k;
-            const float *q = query + i * query_stride + h * size;
-            const float *g = grad + i * row + h * size;
-            const float inverse = neighbour_weights(
-                weight, q, key + h * size, key_stride, at, valid ? valid + i * k : NULL,
-                bias ? bias + i * k * heads + h : NULL, heads, k, scale, size);
-            const float mean = dot(g, out + i * row + h * size, size);
-            float *restrict dq = query_grad + i * row + h * size;
-            for (int d = 0; d < size; d++) dq[d] = 0.0f;
-            for (int j = 0; j < k; j++) {
-                const float w = weight[j] * inverse;
-                const float s = w * (dot(g, value + at[j] * value_stride + h * size, size) - mean);
-                add_scaled(value_grad + at[j] * row + h * size, g, w, size);
-                add_scaled(key_grad + at[j] * row + h * size, q, s * scale, size);
-                add_scaled(dq, key + at[j] * key_stride + h * size, s * scale, size);
-                if (bias_grad) bias_grad[(i * k + j) * heads + h] = s;
+            const float *q = query + i * query_stride, *g = grad + i * row;
+            neighbour_weights(
+                weight, room, q, key, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads : NULL, first, last, heads, k, scale, size);
+            float *dq = query_grad + i * row;
+            for (int64_t h = first; h < last; h++) mean[h] = dot(g + h * size, out + i * row + h * size, size);
+            memset(dq + first * size, 0, sizeof(float) * (last - first) * size);
+            for (int64_t j = 0; j < k; j++) {
+                const float *v = value + at[j] * value_stride, *x = key + at[j] * key_stride;
+                float *dv = value_grad + at[j] * row, *dx = key_grad + at[j] * row;
+                for (int64_t h = first; h < last; h++) {
+                    const float w = weight[h * room + j];
+                    const float s = w * (dot(g + h * size, v + h * size, size) - mean[h]);
+                    add_scaled(dv + h * size, g + h * size, w, size);
+                    add_scaled(dx + h * size, q + h * size, s * scale, size);
+                    add_scaled(dq + h * size, x + h * size, s * scale, size);
+                    if (bias_grad) bias_grad[(i * k + j) * heads + h] = s;
+                }
             }
         }
+        free(weight);
     }
 }
 
@@ -314,11 +338,7 @@ void cell_backward(
 
 /* ---- the grid points of a window attend to each other --------------------------------------------- */
 
-#define BLOCK 4         /* rows of a product computed together */
-#define LANES (2 * W8)  /* windows are filled up to a multiple of this many points */
-
-INLINE int64_t filled(int64_t points) { return (points + LANES - 1) / LANES * LANES; }
-
+#define BLOCK 4 /* rows of a product computed together */
 /* c[i][j] = Σ_d a[i][d] b[d][j]: i < rows (a multiple of BLOCK), j < w (a multiple of LANES) */
 INLINE void product_small_depth(float *c, const float *a, const float *b, int rows, int w, const int size) {
     for (int i = 0; i < rows; i += BLOCK)

@@ -244,7 +244,9 @@ def _windows(
     cells = torch.arange(torch.Size(grid).numel(), dtype=torch.int32).view(grid)
     rows = to_windows(cells.roll([-s for s in shift], dims)[None, ..., None, None], window)
     labels = window_labels(grid, window, shift, periodic, torch.device("cpu"))
-    return rows.flatten(1).contiguous(), None if labels is None else labels.to(torch.uint8)
+    return rows.flatten(1).contiguous(), None if labels is None else labels.to(
+        torch.uint8
+    ).contiguous()
 
 
 def _rows(t: Tensor) -> Tensor:
