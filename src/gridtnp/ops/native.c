@@ -103,6 +103,45 @@ INLINE float dot(const float *a, const float *b, const int size) {
     return size < W8 ? rest : sum(s) + rest;
 }
 
+/* The sums of eight vectors, as one vector. */
+INLINE vec sums(const vec *p) {
+#if defined(__clang__) || __GNUC__ >= 12
+    vec a[4], b[2];
+    for (int i = 0; i < 4; i++)
+        a[i] = __builtin_shufflevector(p[2 * i], p[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14)
+             + __builtin_shufflevector(p[2 * i], p[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    for (int i = 0; i < 2; i++)
+        b[i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13)
+             + __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return __builtin_shufflevector(b[0], b[1], 0, 1, 2, 3, 8, 9, 10, 11)
+         + __builtin_shufflevector(b[0], b[1], 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+    vec s;
+    for (int i = 0; i < W8; i++) s[i] = sum(p[i]);
+    return s;
+#endif
+}
+
+/* y[h] = a_h · b_h for every head, `scale` times; y has room for filled(heads). */
+INLINE void dots(float *y, const float *a, const float *b, int64_t heads, float scale, const int size) {
+    int64_t h = 0;
+    for (; size % W8 == 0 && h + W8 <= heads; h += W8) {
+        vec p[W8];
+        for (int i = 0; i < W8; i++) {
+            const float *x = a + (h + i) * size, *z = b + (h + i) * size;
+            p[i] = load(x) * load(z);
+            for (int d = W8; d < size; d += W8) p[i] += load(x + d) * load(z + d);
+        }
+        store(y + h, sums(p) * scale);
+    }
+    for (; h < heads; h++) y[h] = dot(a + h * size, b + h * size, size) * scale;
+}
+
+INLINE vec larger(vec a, vec b) {
+    const ivec more = a > b;
+    return (vec)(((ivec)a & more) | ((ivec)b & ~more));
+}
+
 INLINE void add_scaled(float *y, const float *x, const float a, const int size) {
     int d = 0;
     for (; d + W8 <= size; d += W8) store(y + d, load(y + d) + load(x + d) * a);
@@ -142,22 +181,51 @@ INLINE void neighbour_forward_sized(
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale, const int size
 ) {
-    const int64_t room = filled(k);
+    const int64_t room = filled(heads); /* weights of all heads side by side, neighbour after neighbour */
     #pragma omp parallel
     {
-        float *weight = malloc(sizeof(float) * heads * room);
+        float *weight = calloc((k + 1) * room, sizeof(float)), *inverse = weight + k * room;
         #pragma omp for schedule(static)
         for (int64_t i = 0; i < n; i++) {
             const int64_t *at = index + i * k;
-            neighbour_weights(
-                weight, room, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
-                bias ? bias + i * k * heads : NULL, 0, heads, heads, k, scale, size);
-            float *o = out + i * heads * size;
-            memset(o, 0, sizeof(float) * heads * size);
+            const uint8_t *ok = valid ? valid + i * k : NULL;
             for (int64_t j = 0; j < k; j++) {
-                const float *row = value + at[j] * value_stride;
-                for (int64_t h = 0; h < heads; h++)
-                    add_scaled(o + h * size, row + h * size, weight[h * room + j], size);
+                float *w = weight + j * room;
+                dots(w, query + i * query_stride, key + at[j] * key_stride, heads, scale, size);
+                if (bias)
+                    for (int64_t h = 0; h < heads; h++) w[h] += bias[(i * k + j) * heads + h];
+            }
+            for (int64_t h = 0; h < heads; h += W8) {
+                vec top = all(-INFINITY), total = all(0.0f);
+                for (int64_t j = 0; j < k; j++)
+                    if (!ok || ok[j]) top = larger(load(weight + j * room + h), top);
+                for (int64_t j = 0; j < k; j++) {
+                    vec e = all(0.0f);
+                    if (!ok || ok[j]) e = exp8(load(weight + j * room + h) - top);
+                    store(weight + j * room + h, e);
+                    total += e;
+                }
+                for (int l = 0; l < W8; l++) inverse[h + l] = total[l] == 0.0f ? 0.0f : 1.0f / total[l];
+            }
+            for (int64_t h = 0; h < heads; h++) {
+                float *o = out + (i * heads + h) * size;
+                int d = 0;
+                for (; d + 2 * W8 <= size; d += 2 * W8) {
+                    vec a = all(0.0f), b = a;
+                    for (int64_t j = 0; j < k; j++) {
+                        const float *v = value + at[j] * value_stride + h * size + d;
+                        a += load(v) * weight[j * room + h];
+                        b += load(v + W8) * weight[j * room + h];
+                    }
+                    store(o + d, a * inverse[h]);
+                    store(o + d + W8, b * inverse[h]);
+                }
+                for (; d < size; d++) {
+                    float a = 0.0f;
+                    for (int64_t j = 0; j < k; j++)
+                        a += value[at[j] * value_stride + h * size + d] * weight[j * room + h];
+                    o[d] = a * inverse[h];
+                }
             }
         }
         free(weight);
@@ -420,9 +488,7 @@ INLINE void window_weights(
         for (int j = points; j < w; j++) s[j] = -INFINITY;
         vec high = load(s);
         for (int j = W8; j < w; j += W8) {
-            const vec x = load(s + j);
-            const ivec more = x > high;
-            high = (vec)(((ivec)x & more) | ((ivec)high & ~more));
+            high = larger(load(s + j), high);
         }
         const float inverse = 1.0f / exp_all(s, largest((float *)&high, W8), w);
         for (int j = 0; j < w; j += W8) store(s + j, load(s + j) * inverse);
