@@ -59,8 +59,10 @@ class GaussianProcess:
     def covariance(self, x: Tensor) -> Tensor:
         """Of noisy values at `x`: the squared-exponential kernel, and noise on the diagonal."""
         x = x.double() / self.length_scale
-        noise = self.noise**2 * torch.eye(x.shape[1], dtype=torch.float64)
-        return torch.exp(-0.5 * torch.cdist(x, x).square()) + noise
+        squares = x.square().sum(-1, keepdim=True)
+        covariance = torch.baddbmm(-0.5 * (squares + squares.mT), x, x.mT).exp()
+        covariance.diagonal(dim1=1, dim2=2).add_(self.noise**2)
+        return covariance
 
 
 def configurations() -> dict[str, ModelConfig]:
@@ -168,8 +170,8 @@ def standard_error(values: Tensor) -> float:
 
 def compare(
     models: Mapping[str, NeuralProcess], process: GaussianProcess, batches: int
-) -> tuple[Table, str]:
-    """All models and the exact answer on test functions: a table, and what it shows in words."""
+) -> tuple[Table, str, str]:
+    """All models and the exact answer on test functions: a table, a verdict and the gaps."""
     generator = torch.Generator().manual_seed(TEST_SEED)
     tests = [process.draw(generator, TEST_BATCH) for _ in range(batches)]
     best, best_rmse = score(process.posterior, tests)
@@ -194,8 +196,8 @@ def compare(
     better = "the Swin-TNP predicts better" if ahead.mean() > 0 else "the CNP predicts better"
     if ahead.mean().abs().item() < 2 * standard_error(ahead):
         better = "neither model predicts clearly better"
-    gaps = [f"the {name} is {(best - d).mean():.2f} nats" for name, d in densities.items()]
-    return table, f"{better}: per target, {' and '.join(gaps)} short of the exact answer"
+    gaps = [f"the {name} is {(best - d).mean():.2f}" for name, d in densities.items()]
+    return table, better, f"{' and '.join(gaps)} nats per target short of the exact answer"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -220,15 +222,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         markup=False,
     )
     taken = train_all(models, process, steps, console)
-    table, finding = compare(models, process, test_batches)
+    table, verdict, gaps = compare(models, process, test_batches)
     console.print("\n", table, "\n", sep="", end="")
-    after = f"After {steps} training steps each"
-    if min(taken.values()) < steps:
-        done = " and ".join(f"{n} ({name})" for name, n in taken.items())
-        after = f"Stopped early, after {done} of {steps} training steps"
+    finding = f"After the same {steps} training steps, {verdict}: {gaps}."
+    if min(taken.values()) < steps:  # the models cannot be compared
+        done = ", ".join(f"{name} {n}" for name, n in taken.items())
+        finding = f"Training was stopped early (steps taken of {steps}: {done}): {gaps}."
     console.print(
-        f"{after}, {finding}. To go on: README.md shows how to use the library with your own data, "
-        "docs/ explains how its models are built.",
+        f"{finding} To go on, README.md shows how to use the library with your own data and docs/ "
+        "explains how its models are built.",
         markup=False,
     )
 

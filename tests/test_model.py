@@ -249,3 +249,14 @@ def test_standard_deviation_is_the_appendix_formula() -> None:
     torch.testing.assert_close(distribution.stddev, 0.1 + variance.sqrt(), rtol=0, atol=1e-7)
     with pytest.raises(ValueError, match="cannot be negative"):
         GaussianLikelihood(4, 1, dim=4, min_noise=-0.1)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64])
+def test_predictions_do_not_depend_on_the_size_of_pieces(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = globe_model(Swin(layers=2, window=(4, 4))), globe_task()
+    with torch.no_grad():
+        whole = prediction(model, task)
+        monkeypatch.setattr("gridtnp.model.PIECE", piece)
+        torch.testing.assert_close(prediction(model, task), whole, rtol=0, atol=1e-12)

@@ -21,7 +21,7 @@ def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> nn.Se
     widths = [dim_in, *[dim] * hidden_layers]
     steps: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
-        steps += [nn.Linear(before, after), nn.ReLU()]
+        steps += [nn.Linear(before, after), nn.ReLU(inplace=True)]
     return nn.Sequential(*steps, nn.Linear(widths[-1], dim_out))
 
 
