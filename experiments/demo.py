@@ -224,12 +224,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     taken = train_all(models, process, steps, console)
     table, verdict, gaps = compare(models, process, test_batches)
     console.print("\n", table, "\n", sep="", end="")
-    finding = f"After the same {steps} training steps, {verdict}: {gaps}."
+    finding = f"After the same {steps} training steps, {verdict}: {gaps}"
     if min(taken.values()) < steps:  # the models cannot be compared
         done = ", ".join(f"{name} {n}" for name, n in taken.items())
-        finding = f"Training was stopped early (steps taken of {steps}: {done}): {gaps}."
+        finding = f"Training was stopped early (steps taken of {steps}: {done}): {gaps}"
     console.print(
-        f"{finding} To go on, README.md shows how to use the library with your own data and docs/ "
+        f"{finding}; to go on, README.md shows how to use the library with your own data and docs/ "
         "explains how its models are built.",
         markup=False,
     )
