@@ -68,7 +68,6 @@ class GaussianProcess:
 def configurations() -> dict[str, ModelConfig]:
     """The two models by name."""
     axes = ("x1", "x2")
-    waves = Fourier(of=axes, per_column=32, shortest=0.5, longest=4.0)
     swin = GriddedConfig(
         grid=Grid(tuple(Axis.cells(name, -1.0, 1.0, 8) for name in axes)),
         grid_encoder=PseudoToken(),
@@ -76,7 +75,8 @@ def configurations() -> dict[str, ModelConfig]:
         decoder=Neighbour(neighbours=9),
     )
 
-    def config(architecture: GriddedConfig | CNPConfig, dim: int) -> ModelConfig:
+    def config(architecture: GriddedConfig | CNPConfig, dim: int, shortest: float) -> ModelConfig:
+        waves = Fourier(of=axes, per_column=32, shortest=shortest, longest=4.0)
         return ModelConfig(
             coordinates=axes,
             sources={"observations": 1},
@@ -86,7 +86,10 @@ def configurations() -> dict[str, ModelConfig]:
             heads=4,
         )
 
-    return {"CNP": config(CNPConfig(), dim=128), "Swin-TNP": config(swin, dim=64)}
+    return {
+        "CNP": config(CNPConfig(), dim=128, shortest=1.0),
+        "Swin-TNP": config(swin, dim=64, shortest=0.5),
+    }
 
 
 def train(model: NeuralProcess, tasks: Sequence[Task]) -> Iterator[float]:
@@ -120,9 +123,13 @@ def train_all(
     """
     taken = dict.fromkeys(models, 0)
     live = console.is_interactive
-    name, count, note = "{task.description:9}", MofNCompleteColumn(), "{task.fields[note]}"
-    left = TimeRemainingColumn(elapsed_when_finished=True)
-    columns = (TextColumn(name), BarColumn(), count, left, TextColumn(note))
+    columns = (
+        TextColumn("{task.description:9}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=console, disable=not live) as progress:
 
         def reporter(name: str) -> Callable[[int, str], None]:
