@@ -1,7 +1,7 @@
 """All measurements, each in a fresh process, into `benchmarks/results/`: `make bench` or `python
 benchmarks/run.py`.
 
-python benchmarks/run.py [models] [ops] [--only TEXT]
+python benchmarks/run.py [models | ops] [--only TEXT]
 
 takes some of them again. Results are merged into the files that are there.
 """
@@ -166,10 +166,10 @@ def show_operations(results: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", choices=["models", "ops", []], help="default: both")
+    parser.add_argument("what", nargs="?", choices=["models", "ops"], help="default: both")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
-    what = arguments.what or ["ops", "models"]
+    what = [arguments.what] if arguments.what else ["ops", "models"]
     if "ops" in what:
         show_operations(write("ops.json", operations(arguments.only)))
     if "models" in what:
