@@ -5,7 +5,11 @@ The numbers are those of the list of defects that the project keeps of earlier r
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -263,6 +267,64 @@ def test_17_tiny_variances_have_finite_gradients() -> None:
     GaussianLikelihood(4, 1, dim=4).distribution(raw).log_prob(torch.ones(1, 1, 1)).sum().backward()
     assert raw.grad is not None
     assert raw.grad.isfinite().all()
+
+
+def demo() -> ModuleType:
+    """The demo's module: the one place so far that draws Gaussian processes and scores models."""
+    path = Path(__file__).parent.parent / "experiments" / "demo.py"
+    spec = importlib.util.spec_from_file_location("demo", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["demo"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_18_the_exact_answer_adds_variances_and_belongs_to_its_own_task() -> None:
+    process = demo().GaussianProcess(context=20, targets=5)
+    generator = torch.Generator().manual_seed(0)
+    for task in (process.draw(generator, 2), process.draw(generator, 2)):
+        seen, at = task.context["observations"], task.target.x.double()
+        assert seen.y is not None
+        x = seen.x.double()
+
+        def kernel(a: Tensor, b: Tensor) -> Tensor:
+            return torch.exp(-0.5 * (torch.cdist(a, b) / 0.5) ** 2)
+
+        inverse = torch.linalg.inv(kernel(x, x) + 0.1**2 * torch.eye(20, dtype=DOUBLE))
+        mean = kernel(at, x) @ inverse @ seen.y.double()
+        inner = (kernel(at, x) @ inverse * kernel(at, x)).sum(-1, keepdim=True)
+        answer = process.posterior(task)
+        torch.testing.assert_close(answer.mean, mean, rtol=0, atol=1e-6)
+        torch.testing.assert_close(answer.variance, 1 - inner + 0.1**2, rtol=0, atol=1e-6)
+
+
+def test_19_samples_have_the_whole_prior_variance_and_inputs_of_their_own() -> None:
+    process = demo().GaussianProcess(length_scale=0.1, context=200, targets=100)
+    task = process.draw(torch.Generator().manual_seed(0), 64)
+    y = task.context["observations"].y
+    assert y is not None
+    assert y.square().mean().item() == pytest.approx(1 + 0.1**2, rel=0.05)
+    assert (task.target.x[0] - task.target.x[1]).abs().min() > 0
+
+
+def test_20_grids_have_as_many_points_as_they_say_and_no_end_twice() -> None:
+    lat, lon = Axis.cells("lat", -90.0, 90.0, 180), Axis.circle("lon", -180.0, 360.0, 360)
+    points = Grid((lat, lon), "sphere").points(dtype=DOUBLE)
+    assert points.shape == (180, 360, 2)
+    assert (points[0, 0, 0], points[-1, 0, 0]) == (-89.5, 89.5)
+    assert (points[0, 0, 1], points[0, -1, 1]) == (-180.0, 179.0)
+
+
+def test_21_the_rmse_is_one_root_over_all_targets() -> None:
+    def zero(task: Task) -> torch.distributions.Normal:
+        return torch.distributions.Normal(torch.zeros_like(task.target.x[..., :1]), 1.0)
+
+    x = torch.zeros(1, 4, 2)
+    tasks = [Task({}, PointSet(x, torch.full((1, 4, 1), value))) for value in (0.0, 2.0)]
+    _, rmse = demo().score(zero, tasks)
+    assert rmse == pytest.approx(2.0**0.5)  # the mean of the two roots would be 1
 
 
 def test_22_building_and_predicting_leave_the_global_random_state_alone() -> None:
