@@ -117,8 +117,8 @@ def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     record = {
         "made_by": "python benchmarks/run.py",
         "commit": commit,
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch "
-        "{torch.__version__}",
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}",
         "results": dict(sorted(merged.items())),
     }
     path.parent.mkdir(exist_ok=True)
@@ -148,15 +148,22 @@ def show_models(results: dict[str, Any]) -> None:
 
 
 def show_operations(results: dict[str, Any]) -> None:
-    print(f"\n{'op':<44}{'ms':>10}{'with backward':>15}{'GB':>7}")
+    print(f"\n{'op':<44}{'ms':>10}{'with backward':>15}{'GB':>7}{'padded takes':>20}")
     for name, row in results.items():
         if "failed" in row:
             print(f"{name:<44}  failed: {row['failed']}")
             continue
         backward = row.get("seconds_with_backward")
         both = f"{backward * 1e3:>15.2f}" if backward else " " * 15
-        memory = f"{row['gb']:>7.2f}" if "gb" in row else ""
-        print(f"{name:<44}{row['seconds'] * 1e3:>10.2f}{both}{memory}")
+        memory = f"{row['gb']:>7.2f}" if "gb" in row else " " * 7
+        padded = results.get(name.rpartition("/")[0] + "/padded", {})
+        more = [
+            padded[key] / row[key]
+            for key in ("seconds", "seconds_with_backward")
+            if key in padded and not name.endswith("/padded")
+        ]
+        ratio = f"{more[0]:>10.1f}x {more[1]:>7.1f}x" if more else ""
+        print(f"{name:<44}{row['seconds'] * 1e3:>10.2f}{both}{memory}{ratio}")
     sizes = [n for n in (10**4, 10**5, 10**6, 10**7) if "seconds" in results.get(f"encode/{n}", {})]
     for small, large in itertools.pairwise(sizes):
         a, b = (results[f"encode/{n}"] for n in (small, large))

@@ -260,3 +260,49 @@ def test_predictions_do_not_depend_on_the_size_of_pieces(
         whole = prediction(model, task)
         monkeypatch.setattr("gridtnp.model.PIECE", piece)
         torch.testing.assert_close(prediction(model, task), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "autocast"])
+@pytest.mark.parametrize("piece", [7, 64])
+def test_gradients_do_not_depend_on_pieces_nor_on_what_is_computed_again(
+    piece: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = globe_model(Swin(layers=2, window=(4, 4))), globe_task()
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    model, task = model.to(dtype), task.to(dtype=dtype)
+
+    def gradients() -> torch.Tensor:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            loss = model.loss(task)
+        loss.backward()
+        parts = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        return torch.cat([loss.detach().view(1), *parts])
+
+    kept = gradients()
+    monkeypatch.setattr("gridtnp.model.PIECE", piece)
+    monkeypatch.setattr("gridtnp.layers.LARGE", 0)
+    again = gradients()
+    close = {"float64": 1e-13, "float32": 1e-5, "autocast": 0.02}[precision]
+    assert (again - kept).norm() <= close * kept.norm()
+
+
+def test_recomputing_keeps_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, task = globe_model(Swin(layers=2, window=(4, 4))), globe_task()
+
+    def kept() -> int:
+        sizes: dict[int, int] = {}
+
+        def pack(t: torch.Tensor) -> torch.Tensor:
+            sizes[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            loss = model.loss(task)
+        total = sum(sizes.values())
+        loss.backward()
+        return total
+
+    before = kept()
+    monkeypatch.setattr("gridtnp.layers.LARGE", 0)
+    assert kept() < 0.8 * before

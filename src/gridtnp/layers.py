@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An op with its geometry bound:
 
 Queries, keys and values `(batch, …, heads, dh)` to what was attended to.
 """
+
+LARGE = 2**19
+"""Numbers per activation from which on memory is dearer than computing something cheap twice."""
 
 
 def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> nn.Sequential:
@@ -56,18 +62,17 @@ class AttentionBlock(nn.Module):
         None.
         """
         if keys_values is None:
-            query, key, value = self._heads(self.project(self.norm(x)), 3)
-            return self.update(x, attend(query, key, value))
+            return self.update(x, attend(*self._projected(x, self.project.weight)))
         return self.update(x, attend(self.queries(x), *keys_values))
 
     def queries(self, x: Float[Tensor, "batch *n dz"]) -> Float[Tensor, "batch *n heads dh"]:
         """One query per token."""
-        return self._heads(F.linear(self.norm(x), self.project.weight[: x.shape[-1]]), 1)[0]
+        (query,) = self._projected(x, self.project.weight[: x.shape[-1]])
+        return query
 
     def keys_values(self, context: Float[Tensor, "batch *n dz"]) -> tuple[Tensor, Tensor]:
         """One key and one value per token: `(batch, …, heads, dh)` each."""
-        weight = self.project.weight[context.shape[-1] :]
-        key, value = self._heads(F.linear(self.norm(context), weight), 2)
+        key, value = self._projected(context, self.project.weight[context.shape[-1] :])
         return key, value
 
     def update(
@@ -75,7 +80,20 @@ class AttentionBlock(nn.Module):
     ) -> Float[Tensor, "batch *n dz"]:
         """Residual and feed-forward around what was attended to."""
         x = x + self.out(attended.flatten(-2))
-        return x + self.feed_forward(x)
+        return x + recomputed(x.numel(), self.feed_forward, x)
 
-    def _heads(self, z: Tensor, parts: int) -> tuple[Tensor, ...]:
-        return z.unflatten(-1, (parts, self.heads, -1)).unbind(-3)
+    def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        """What `weight` makes of the normed tokens: queries, keys or values, head by head."""
+        z = recomputed(x.numel(), lambda x, weight: F.linear(self.norm(x), weight), x, weight)
+        return z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)).unbind(-3)
+
+
+def recomputed(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `function` gives. If its activations are large, `size` numbers each, they are computed
+    again for the backward pass instead of being kept.
+
+    A product at the very end is not: only what it was made from is needed.
+    """
+    if size < LARGE or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

@@ -6,9 +6,8 @@ The interface all models share, and the gridded TNP as a composition of its part
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,12 +20,13 @@ from gridtnp.fusion import Fusion
 from gridtnp.grid import Grid
 from gridtnp.grid_decoders import GridDecoder
 from gridtnp.grid_processors import GridProcessor
+from gridtnp.layers import recomputed
 from gridtnp.likelihoods import Likelihood
-from gridtnp.task import PointSet, Task
+from gridtnp.task import PointSet, Task, TokenSet
 from gridtnp.tokens import TokenEncoder
 
 PIECE = 8192
-"""Points that go through a model at once when predicting: few enough to stay in the cache."""
+"""Points that go through a model at once: few enough to stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -144,24 +144,36 @@ class GriddedTNP(NeuralProcess):
         self.likelihood = likelihood
 
     def encode(self, context: Mapping[str, PointSet]) -> list[Any]:
-        tokens = {
-            name: map(partial(self.tokens, name), in_pieces(points))
-            for name, points in context.items()
-        }  # {source: pieces of (batch, n, dz)}
+        tokens = {name: self._tokens(name, points) for name, points in context.items()}
         u = self.fusion(tokens)  # (batch, *grid, dz)
         return self.decoder.prepare(self.processor(u))  # keys and values of every layer
 
     def decode(self, encoding: list[Any], target: PointSet) -> Distribution:
-        raw = []
-        for piece in in_pieces(target):
-            z = self.decoder(self.tokens.targets(piece), encoding)  # (batch, n, dz)
-            raw.append(self.likelihood.head(z))
+        pieces = [target] if torch.is_grad_enabled() else in_pieces(target)
+        raw = [self._raw(encoding, piece) for piece in pieces]
         return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
+
+    def _tokens(self, source: str, points: PointSet) -> Iterable[TokenSet]:
+        """Pieces of (batch, n, dz), one after the other."""
+        size = self.tokens.dim * points.batch * points.n
+        for piece in in_pieces(points):
+            yield recomputed(size, self.tokens, source, piece.permuted(self._order(piece)))
+
+    def _raw(self, encoding: list[Any], target: PointSet) -> Tensor:
+        """What the likelihood needs at some targets."""
+        order = self._order(target)
+        z = self.decoder(self.tokens.targets(target.permuted(order)), encoding)  # (batch, n, dz)
+        return self.likelihood.head(z).take_along_dim(order.argsort(1).unsqueeze(-1), 1)
+
+    def _order(self, points: PointSet) -> Tensor:
+        """By cell: what is close together is then close together in memory too."""
+        assert self.grid is not None
+        return self.grid.nearest(points.x).argsort(1)
 
 
 def in_pieces(points: PointSet) -> list[PointSet]:
-    """One after the other where memory can be saved: nothing is kept for a backward pass."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    """Few enough points at a time to stay in the cache."""
+    if torch.compiler.is_compiling():
         return [points]
     size = max(PIECE // points.batch, 1)
     return [points.select(slice(i, i + size)) for i in range(0, max(points.n, 1), size)]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -98,6 +98,14 @@ class PointSet:
         """
         pick = [
             None if v is None else v[:, points] for v in (self.x, self.y, self.mask, self.features)
+        ]
+        return PointSet(*pick)  # pyright: ignore[reportArgumentType]
+
+    def permuted(self, order: Int[Tensor, "batch n"]) -> PointSet:
+        """The same points in another order, each batch element in its own."""
+        pick = [
+            None if v is None else v.take_along_dim(order if v.ndim == 2 else order[..., None], 1)
+            for v in (self.x, self.y, self.mask, self.features)
         ]
         return PointSet(*pick)  # pyright: ignore[reportArgumentType]
 

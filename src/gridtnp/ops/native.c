@@ -74,6 +74,9 @@ INLINE vec exp8(vec x) {
 /* Room for so many floats and some to fill up, so that loops need no ends. */
 INLINE int64_t filled(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
 
+/* The same for one number per head. */
+INLINE int64_t per_head(int64_t heads) { return (heads + W8 - 1) / W8 * W8; }
+
 /* y[i] = exp(y[i] - top) for i < n, and their sum; minus infinity becomes zero. y has room for filled(n). */
 INLINE float exp_all(float *y, float top, int n) {
     vec total = all(0.0f);
@@ -122,11 +125,12 @@ INLINE vec sums(const vec *p) {
 #endif
 }
 
-/* y[h] = a_h · b_h for every head, `scale` times; y has room for filled(heads). */
+/* y[h] = a_h · b_h for every head, `scale` times; y has room for per_head(heads). */
 INLINE void dots(float *y, const float *a, const float *b, int64_t heads, float scale, const int size) {
     int64_t h = 0;
     for (; size % W8 == 0 && h + W8 <= heads; h += W8) {
         vec p[W8];
+        #pragma GCC unroll 8
         for (int i = 0; i < W8; i++) {
             const float *x = a + (h + i) * size, *z = b + (h + i) * size;
             p[i] = load(x) * load(z);
@@ -156,23 +160,30 @@ INLINE void scale_by(float *y, const float a, const int size) {
 
 /* ---- every query attends to the rows at its own indices ------------------------------------------ */
 
-/* The weights of one query's neighbours, head by head, `room` floats apart; those of a head sum to one,
- * or all are zero if there is nothing to attend to. Rows are read whole, one after the other. */
+/* The weights of one query's neighbours, all heads side by side, neighbour after neighbour; times `inverse`
+ * those of a head sum to one. What is not valid weighs nothing. There is room for per_head(heads) each. */
 INLINE void neighbour_weights(
-    float *weight, int64_t room, const float *q, const float *key, int64_t key_stride, const int64_t *at,
-    const uint8_t *valid, const float *bias, int64_t first, int64_t last, int64_t heads, int64_t k,
-    float scale, const int size
+    float *weight, float *inverse, const float *q, const float *key, int64_t key_stride, const int64_t *at,
+    const uint8_t *valid, const float *bias, int64_t heads, int64_t k, float scale, const int size
 ) {
+    const int64_t room = per_head(heads);
     for (int64_t j = 0; j < k; j++) {
-        const float *row = key + at[j] * key_stride;
-        for (int64_t h = first; h < last; h++) {
-            const float s = dot(q + h * size, row + h * size, size) * scale;
-            weight[h * room + j] = valid && !valid[j] ? -INFINITY : bias ? s + bias[j * heads + h] : s;
-        }
+        float *w = weight + j * room;
+        dots(w, q, key + at[j] * key_stride, heads, scale, size);
+        if (bias)
+            for (int64_t h = 0; h < heads; h++) w[h] += bias[j * heads + h];
     }
-    for (int64_t h = first; h < last; h++) {
-        const float total = exp_all(weight + h * room, largest(weight + h * room, k), k);
-        scale_by(weight + h * room, total == 0.0f ? 0.0f : 1.0f / total, k);
+    for (int64_t h = 0; h < heads; h += W8) {
+        vec top = all(-INFINITY), total = all(0.0f);
+        for (int64_t j = 0; j < k; j++)
+            if (!valid || valid[j]) top = larger(load(weight + j * room + h), top);
+        for (int64_t j = 0; j < k; j++) {
+            vec e = all(0.0f);
+            if (!valid || valid[j]) e = exp8(load(weight + j * room + h) - top);
+            store(weight + j * room + h, e);
+            total += e;
+        }
+        for (int l = 0; l < W8; l++) inverse[h + l] = total[l] == 0.0f ? 0.0f : 1.0f / total[l];
     }
 }
 
@@ -181,32 +192,16 @@ INLINE void neighbour_forward_sized(
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale, const int size
 ) {
-    const int64_t room = filled(heads); /* weights of all heads side by side, neighbour after neighbour */
+    const int64_t room = per_head(heads); /* weights of all heads side by side, neighbour after neighbour */
     #pragma omp parallel
     {
         float *weight = calloc((k + 1) * room, sizeof(float)), *inverse = weight + k * room;
         #pragma omp for schedule(static)
         for (int64_t i = 0; i < n; i++) {
             const int64_t *at = index + i * k;
-            const uint8_t *ok = valid ? valid + i * k : NULL;
-            for (int64_t j = 0; j < k; j++) {
-                float *w = weight + j * room;
-                dots(w, query + i * query_stride, key + at[j] * key_stride, heads, scale, size);
-                if (bias)
-                    for (int64_t h = 0; h < heads; h++) w[h] += bias[(i * k + j) * heads + h];
-            }
-            for (int64_t h = 0; h < heads; h += W8) {
-                vec top = all(-INFINITY), total = all(0.0f);
-                for (int64_t j = 0; j < k; j++)
-                    if (!ok || ok[j]) top = larger(load(weight + j * room + h), top);
-                for (int64_t j = 0; j < k; j++) {
-                    vec e = all(0.0f);
-                    if (!ok || ok[j]) e = exp8(load(weight + j * room + h) - top);
-                    store(weight + j * room + h, e);
-                    total += e;
-                }
-                for (int l = 0; l < W8; l++) inverse[h + l] = total[l] == 0.0f ? 0.0f : 1.0f / total[l];
-            }
+            neighbour_weights(
+                weight, inverse, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads : NULL, heads, k, scale, size);
             for (int64_t h = 0; h < heads; h++) {
                 float *o = out + (i * heads + h) * size;
                 int d = 0;
@@ -244,50 +239,65 @@ void neighbour_forward(
 }
 
 INLINE void neighbour_backward_sized(
-    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
+    int64_t n, int64_t k, int64_t heads, int64_t rows, const float *query, int64_t query_stride, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
     float *key_grad, float *value_grad, float *bias_grad, float scale, const int size
 ) {
-    const int64_t row = heads * size, room = filled(k);
-    const int64_t threads = omp_get_max_threads(), shares = heads < threads ? heads : threads;
+    /* Many queries add to one row: every share of the queries has sums of its own until the end. */
+    const int64_t row = heads * size, room = per_head(heads), all_rows = rows * row;
+    const int64_t threads = omp_get_max_threads(), shares = threads < 4 ? threads : 4;
+    float *apart = shares > 1 ? calloc(2 * (shares - 1) * all_rows, sizeof(float)) : NULL;
     #pragma omp parallel for schedule(static)
     for (int64_t share = 0; share < shares; share++) {
-        const int64_t first = heads * share / shares, last = heads * (share + 1) / shares;
-        float *weight = malloc(sizeof(float) * heads * (room + 1)), *mean = weight + heads * room;
-        for (int64_t i = 0; i < n; i++) {
+        float *to_key = share ? apart + 2 * (share - 1) * all_rows : key_grad;
+        float *to_value = share ? to_key + all_rows : value_grad;
+        float *weight = calloc((k + 3) * room, sizeof(float)), *inverse = weight + k * room;
+        float *mean = inverse + room, *slope = mean + room;
+        for (int64_t i = n * share / shares; i < n * (share + 1) / shares; i++) {
             const int64_t *at = index + i * k;
             const float *q = query + i * query_stride, *g = grad + i * row;
-            neighbour_weights(
-                weight, room, q, key, key_stride, at, valid ? valid + i * k : NULL,
-                bias ? bias + i * k * heads : NULL, first, last, heads, k, scale, size);
             float *dq = query_grad + i * row;
-            for (int64_t h = first; h < last; h++) mean[h] = dot(g + h * size, out + i * row + h * size, size);
-            memset(dq + first * size, 0, sizeof(float) * (last - first) * size);
+            neighbour_weights(
+                weight, inverse, q, key, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads : NULL, heads, k, scale, size);
+            dots(mean, g, out + i * row, heads, 1.0f, size);
+            memset(dq, 0, sizeof(float) * row);
             for (int64_t j = 0; j < k; j++) {
-                const float *v = value + at[j] * value_stride, *x = key + at[j] * key_stride;
-                float *dv = value_grad + at[j] * row, *dx = key_grad + at[j] * row;
-                for (int64_t h = first; h < last; h++) {
-                    const float w = weight[h * room + j];
-                    const float s = w * (dot(g + h * size, v + h * size, size) - mean[h]);
-                    add_scaled(dv + h * size, g + h * size, w, size);
-                    add_scaled(dx + h * size, q + h * size, s * scale, size);
-                    add_scaled(dq + h * size, x + h * size, s * scale, size);
-                    if (bias_grad) bias_grad[(i * k + j) * heads + h] = s;
+                const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
+                float *dx = to_key + at[j] * row, *dv = to_value + at[j] * row, *w = weight + j * room;
+                dots(slope, g, v, heads, 1.0f, size);
+                for (int64_t h = 0; h < room; h += W8) {
+                    store(w + h, load(w + h) * load(inverse + h));
+                    store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
+                }
+                if (bias_grad) memcpy(bias_grad + (i * k + j) * heads, slope, sizeof(float) * heads);
+                for (int64_t h = 0; h < heads; h++) {
+                    add_scaled(dv + h * size, g + h * size, w[h], size);
+                    add_scaled(dx + h * size, q + h * size, slope[h] * scale, size);
+                    add_scaled(dq + h * size, x + h * size, slope[h] * scale, size);
                 }
             }
         }
         free(weight);
     }
+    #pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t share = 1; share < shares; share++) {
+            const float *from = apart + 2 * (share - 1) * all_rows + r * row;
+            add_scaled(key_grad + r * row, from, 1.0f, row);
+            add_scaled(value_grad + r * row, from + all_rows, 1.0f, row);
+        }
+    free(apart);
 }
 
 void neighbour_backward(
-    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
+    int64_t n, int64_t k, int64_t heads, int64_t size, int64_t rows, const float *query, int64_t query_stride, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
     float *key_grad, float *value_grad, float *bias_grad, float scale
 ) {
-    #define CALL(S) neighbour_backward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
+    #define CALL(S) neighbour_backward_sized(n, k, heads, rows, query, query_stride, key, key_stride, value, \
         value_stride, index, valid, bias, out, grad, query_grad, key_grad, value_grad, bias_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL

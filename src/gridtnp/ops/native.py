@@ -135,7 +135,7 @@ class _NeighbourAttention(torch.autograd.Function):
         query_grad = out.new_empty(out.shape)
         key_grad, value_grad = out.new_zeros(2, *key.shape)
         bias_grad = None if bias is None else torch.empty_like(bias)
-        sizes = (batch * n, rows.shape[-1], heads, size)
+        sizes = (batch * n, rows.shape[-1], heads, size, batch * key.shape[1])
         tokens = (*_at(query), *_at(key), *_at(value), rows, valid, bias)
         grads = (query_grad, key_grad, value_grad, bias_grad)
         _call("neighbour_backward", *sizes, *tokens, out, grad.contiguous(), *grads, size**-0.5)
