@@ -105,7 +105,7 @@ def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
     """
     for name, table in ops.BACKENDS.items():
         ops.BACKENDS[name] = tuple(b for b in table if b.name != "native")
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         network(task)
     return counter.get_total_flops()
 

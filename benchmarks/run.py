@@ -79,6 +79,7 @@ def models(only: str) -> dict[str, Any]:
             ]
             row["memory_of_authors"] = step["gb"] / AUTHORS[name][2]
         results[name] = row
+        write("models.json", {name: row})  # a long run that is stopped keeps what it has
     return results
 
 

@@ -16,12 +16,14 @@ ROOT = PACKAGE.parent.parent
 # Each level may import from those above it, and modules of a level that come before them.
 LEVELS = [
     ["version", "errors", "task", "grid"],
+    ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],
     ["tokens", "grid_encoders", "fusion", "grid_processors", "grid_decoders", "likelihoods"],
     ["model", "baselines"],
-    ["config"],
+    ["config", "build"],
     ["presets"],
+    ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],
 ]

@@ -10,6 +10,7 @@ import pytest
 from torch import nn
 
 from gridtnp import testing
+from gridtnp.build import build_model
 from gridtnp.config import (
     ANPConfig,
     Cell,
@@ -28,7 +29,6 @@ from gridtnp.config import (
     TNPConfig,
     UNet,
     Values,
-    build_model,
 )
 from gridtnp.embeddings import (
     CellEmbedding,

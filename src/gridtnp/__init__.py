@@ -3,7 +3,8 @@
 Observations anywhere, predictions with uncertainty anywhere.
 """
 
-from gridtnp.config import ModelConfig, build_model
+from gridtnp.build import build_model
+from gridtnp.config import ModelConfig
 from gridtnp.grid import Axis, Grid
 from gridtnp.model import GriddedTNP, NeuralProcess
 from gridtnp.presets import PRESETS, preset

@@ -1,8 +1,7 @@
-"""Configurations: plain frozen data that describes a model, and `build_model`, all the wiring on
-one page.
+"""Configurations: plain frozen data that describes a model.
 
 A configuration is validated when it is made, survives a round trip through JSON, and is all that is
-needed to build the model again. Names are mapped to classes here and nowhere else.
+needed to build the model again (`build.py`).
 """
 
 from __future__ import annotations
@@ -12,41 +11,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from gridtnp.baselines import ANP, CNP, PTTNP, TNP
-from gridtnp.embeddings import (
-    CellEmbedding,
-    Embedding,
-    FourierEmbedding,
-    InputEmbedding,
-    RawEmbedding,
-    SphericalHarmonics,
-)
 from gridtnp.errors import require_known
-from gridtnp.fusion import FuseGrids, FuseTokens, Fusion
 from gridtnp.grid import Grid
-from gridtnp.grid_decoders import (
-    AttentionGridDecoder,
-    GridDecoder,
-    KernelGridDecoder,
-)
-from gridtnp.grid_encoders import (
-    GridEncoder,
-    KernelGridEncoder,
-    MeanGridEncoder,
-    PseudoTokenGridEncoder,
-)
-from gridtnp.grid_processors import (
-    CNNProcessor,
-    GridProcessor,
-    HierarchicalSwinProcessor,
-    SwinProcessor,
-    UNetProcessor,
-    ViTProcessor,
-)
-from gridtnp.layers import mlp
-from gridtnp.likelihoods import GaussianLikelihood
-from gridtnp.model import GriddedTNP, NeuralProcess, Signature
-from gridtnp.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
+from gridtnp.layers import Positions
 
 
 class Part(BaseModel):
@@ -186,7 +153,13 @@ class Full(Part):
 
 
 class GriddedConfig(Part):
-    """A gridded model: how tokens get onto the grid, what happens there, how targets read it."""
+    """A gridded model: how tokens get onto the grid, what happens there, how targets read it.
+
+    With `positions="relative"` nothing in it knows where on the grid it is: one pseudo-token serves
+    all cells, windows and decoders know offsets, and places are embedded by `Cell`. What is learned
+    in one cell holds in all of them, and in those of a larger grid (`ModelConfig.on`). The paper's
+    models are "absolute".
+    """
 
     kind: Literal["gridded"] = "gridded"
     grid: Grid
@@ -194,6 +167,7 @@ class GriddedConfig(Part):
     fusion: Literal["single", "multi"] = "single"
     processor: Annotated[Swin | HierarchicalSwin | ViT | CNN | UNet, Field(discriminator="kind")]
     decoder: Annotated[Neighbour | Full | Kernel, Field(discriminator="kind")]
+    positions: Positions = "absolute"
 
 
 class CNPConfig(Part):
@@ -263,6 +237,58 @@ class ModelConfig(Part):
         return self
 
     @model_validator(mode="after")
+    def _positions_fit(self) -> ModelConfig:
+        a = self.architecture
+        if not isinstance(a, GriddedConfig) or a.positions == "absolute":
+            return self
+        if isinstance(a.processor, ViT) or isinstance(a.decoder, Full):
+            raise ValueError(
+                "Relative positions need attention among neighbours: a Swin or convolutional "
+                "processor and a neighbour or kernel decoder."
+            )
+        for part in self.tokens.embedding if isinstance(self.tokens, Embedded) else ():
+            if not isinstance(part, Cell) and set(part.of) & set(self.coordinates):
+                raise ValueError(
+                    "With relative positions, coordinates must be embedded by Cell, which knows no "
+                    f"more than the place inside a cell; got {part.kind} of {part.of}."
+                )
+        return self
+
+    def relative(self) -> ModelConfig:
+        """The same model with relative positions."""
+        a, tokens = self.architecture, self.tokens
+        if not isinstance(a, GriddedConfig):
+            raise ValueError("Relative positions need a grid, and this model has none.")
+        if isinstance(tokens, Embedded):
+            embedding = [
+                Cell(of=part.of) if set(part.of) <= set(self.coordinates) else part
+                for part in tokens.embedding
+            ]
+            tokens = tokens.model_copy(update={"embedding": tuple(embedding)})
+        a = a.model_copy(update={"positions": "relative"})
+        return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
+
+    def on(self, grid: Grid) -> ModelConfig:
+        """The same model on another grid with cells of the same size. Its weights fit there too."""
+        a = self.architecture
+        if not isinstance(a, GriddedConfig) or a.positions != "relative":
+            raise ValueError(
+                "Only a gridded model with relative positions can move to another grid; train it "
+                'with positions="relative".'
+            )
+        spacings = [[axis.step for axis in g.axes] for g in (a.grid, grid)]
+        if grid.names != a.grid.names or any(
+            abs(old - new) > 1e-6 * old for old, new in zip(*spacings, strict=True)
+        ):
+            raise ValueError(
+                f"The grid must have axes {a.grid.names} with spacings {spacings[0]}, got "
+                f"{grid.names} with {spacings[1]}."
+            )
+        return ModelConfig.model_validate(
+            dict(self) | {"architecture": a.model_copy(update={"grid": grid})}
+        )
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> ModelConfig:
         values = isinstance(self.tokens, Values)
         if not isinstance(self.architecture, GriddedConfig):
@@ -293,139 +319,3 @@ class ModelConfig(Part):
                 "name a source in shared_with or use value tokens."
             )
         return self
-
-
-def build_model(config: ModelConfig) -> NeuralProcess:
-    """The model that a configuration describes, with fresh weights from torch's random
-    generator.
-    """
-    signature = Signature(config.coordinates, config.features, dict(config.sources), config.dim_y)
-    a, dim, heads = config.architecture, config.dim, config.heads
-
-    def likelihood(dim_in: int = dim, hidden_layers: int = 2) -> GaussianLikelihood:
-        return GaussianLikelihood(
-            dim_in, config.dim_y, dim=dim, hidden_layers=hidden_layers, min_noise=config.min_noise
-        )
-
-    if isinstance(a, CNPConfig):
-        head = likelihood(2 * dim, a.decoder_layers)
-        return CNP(signature, _embedding(config), head, dim=dim, hidden_layers=a.encoder_layers)
-    tokens = _tokens(config)
-    if isinstance(a, ANPConfig):
-        return ANP(signature, tokens, likelihood(2 * dim), dim=dim, heads=heads, layers=a.layers)
-    if isinstance(a, TNPConfig):
-        return TNP(signature, tokens, likelihood(), dim=dim, heads=heads, layers=a.layers)
-    if isinstance(a, PTTNPConfig):
-        return PTTNP(
-            signature,
-            tokens,
-            likelihood(),
-            dim=dim,
-            heads=heads,
-            layers=a.layers,
-            pseudo_tokens=a.pseudo_tokens,
-        )
-    processor = _processor(a, dim, heads)
-    decoder = _decoder(a, processor, dim, heads)
-    return GriddedTNP(
-        signature, a.grid, tokens, _fusion(config, a, tokens), processor, decoder, likelihood()
-    )
-
-
-def _embedding(config: ModelConfig) -> InputEmbedding:
-    assert isinstance(config.tokens, Embedded)
-    columns = (*config.coordinates, *config.features)
-    parts: list[tuple[list[int], Embedding]] = []
-    for part in config.tokens.embedding:
-        if isinstance(part, Fourier):
-            module = FourierEmbedding(
-                len(part.of),
-                per_column=part.per_column,
-                shortest=part.shortest,
-                longest=part.longest,
-            )
-        elif isinstance(part, Harmonics):
-            module = SphericalHarmonics(part.degrees)
-        elif isinstance(part, Cell):
-            assert isinstance(config.architecture, GriddedConfig)
-            module = CellEmbedding(config.architecture.grid, part.of, per_column=part.per_column)
-        else:
-            module = RawEmbedding(len(part.of))
-        parts.append(([columns.index(name) for name in part.of], module))
-    return InputEmbedding(parts, config.dim)
-
-
-def _tokens(config: ModelConfig) -> TokenEncoder:
-    if isinstance(config.tokens, Values):
-        return ValueTokenEncoder(config.sources)
-    return EmbeddedTokenEncoder(
-        _embedding(config), config.sources, dim=config.dim, shared_with=config.tokens.shared_with
-    )
-
-
-def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusion:
-    def encoder() -> GridEncoder:
-        e = a.grid_encoder
-        if isinstance(e, PseudoToken):
-            width = _width(a.grid, e.neighbours)
-            return PseudoTokenGridEncoder(
-                a.grid, dim=config.dim, heads=config.heads, width=width, shared=e.shared
-            )
-        if isinstance(e, Mean):
-            return MeanGridEncoder(a.grid, dim=config.dim, shared=e.shared)
-        width = None if e.neighbours is None else _width(a.grid, e.neighbours)
-        return KernelGridEncoder(a.grid, length_scale=e.length_scale, width=width)
-
-    values = isinstance(config.tokens, Values)
-    if a.fusion == "single":
-        return FuseTokens(
-            encoder(), mlp(tokens.dim, config.dim, dim=config.dim) if values else None
-        )
-    side_by_side = tokens.dim * len(config.sources)
-    mix = (
-        mlp(side_by_side, config.dim, dim=config.dim)
-        if values
-        else nn.Linear(side_by_side, config.dim)
-    )
-    return FuseGrids({name: encoder() for name in config.sources}, mix)
-
-
-def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:
-    p = a.processor
-    if isinstance(p, CNN):
-        return CNNProcessor(a.grid, dim=dim, layers=p.layers, kernel=p.kernel)
-    if isinstance(p, UNet):
-        return UNetProcessor(a.grid, dim=dim, depth=p.depth, kernel=p.kernel)
-    if isinstance(p, ViT):
-        return ViTProcessor(a.grid, dim=dim, heads=heads, layers=p.layers, patch=p.patch)
-    shift = tuple(w // 2 for w in p.window) if p.shift is None else p.shift
-    if isinstance(p, HierarchicalSwin):
-        return HierarchicalSwinProcessor(
-            a.grid,
-            dim=dim,
-            heads=heads,
-            stages=p.stages,
-            window=p.window,
-            shift=shift,
-            merge=p.merge,
-        )
-    return SwinProcessor(
-        a.grid, dim=dim, heads=heads, layers=p.layers, window=p.window, shift=shift, untied=p.untied
-    )
-
-
-def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -> GridDecoder:
-    d = a.decoder
-    near = None if isinstance(d, Full) else d.neighbours
-    width = None if near is None else _width(a.grid, near)
-    if isinstance(d, Kernel):
-        return KernelGridDecoder(processor.grids, length_scale=d.length_scale, width=width)
-    return AttentionGridDecoder(processor.grids, dim=dim, heads=heads, width=width)
-
-
-def _width(grid: Grid, neighbours: Neighbours) -> tuple[int, ...]:
-    return (
-        grid.width(neighbours)
-        if isinstance(neighbours, int)
-        else grid.per_axis(neighbours, "neighbours")
-    )

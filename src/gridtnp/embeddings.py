@@ -132,7 +132,7 @@ class CellEmbedding(Embedding):
     def __init__(self, grid: Grid, axes: Sequence[str], *, per_column: int) -> None:
         super().__init__()
         self.grid = Grid(tuple(grid.axis(name) for name in axes))
-        self.waves = FourierEmbedding(len(axes), per_column=per_column, shortest=0.125, longest=2.0)
+        self.waves = FourierEmbedding(len(axes), per_column=per_column, shortest=0.5, longest=4.0)
         self.features = self.waves.features
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:

@@ -5,6 +5,7 @@ From the grid after every layer to a token at every target (section 4.3, appendi
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from gridtnp import ops
 from gridtnp.grid import Grid
 from gridtnp.grid_encoders import SEKernel
-from gridtnp.layers import Attend, AttentionBlock
+from gridtnp.layers import Attend, AttentionBlock, Positions
 from gridtnp.task import TokenSet
 
 
@@ -41,12 +42,27 @@ class AttentionGridDecoder(GridDecoder):
     """
 
     def __init__(
-        self, grids: Sequence[Grid], *, dim: int, heads: int, width: Sequence[int] | None
+        self,
+        grids: Sequence[Grid],
+        *,
+        dim: int,
+        heads: int,
+        width: Sequence[int] | None,
+        positions: Positions = "absolute",
     ) -> None:
         super().__init__()
         self.grids = tuple(grids)
         self.width = None if width is None else grids[0].per_axis(width, "neighbourhood widths")
         self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in grids)
+        self.places = nn.ModuleList()
+        if positions == "relative":
+            if self.width is None:
+                raise ValueError(
+                    "Relative positions need targets that read their neighbours, not the whole "
+                    "grid; use a neighbour decoder."
+                )
+            near = math.prod(self.width)
+            self.places.extend(NeighbourPlaces(near, heads, dim // heads) for _ in grids)
 
     def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
         """Keys and values."""
@@ -56,15 +72,37 @@ class AttentionGridDecoder(GridDecoder):
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
         attend = {grid: self._attend(grid, targets.x) for grid in dict.fromkeys(self.grids)}
         z = targets.z
-        for block, grid, keys_values in zip(self.blocks, self.grids, prepared, strict=True):
-            z = block(z, keys_values, attend[grid])
+        for layer, (grid, keys_values) in enumerate(zip(self.grids, prepared, strict=True)):
+            look = attend[grid]
+            if self.places:
+                look = partial(self._look_at_places, layer, look)
+            z = self.blocks[layer](z, keys_values, look)
         return z
+
+    def _look_at_places(
+        self, layer: int, attend: Any, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        return attend(query, key, value, bias=self.places[layer](query))
 
     def _attend(self, grid: Grid, x: Float[Tensor, "batch n dx"]) -> Attend:
         if self.width is None:
             return ops.full_attention
         index, valid = grid.neighbours(x, self.width)
         return partial(ops.neighbour_attention, index=index, valid=valid)
+
+
+class NeighbourPlaces(nn.Module):
+    """A learned key for the place of each neighbour around a target, the same everywhere.
+
+    A target whose token tells where it is in its cell can thus weigh its neighbours by distance.
+    """
+
+    def __init__(self, neighbours: int, heads: int, dim: int) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.zeros(neighbours, heads, dim))
+
+    def forward(self, query: Float[Tensor, "batch n heads dh"]) -> Float[Tensor, "batch n k heads"]:
+        return torch.einsum("bnhd,khd->bnkh", query, self.keys) * query.shape[-1] ** -0.5
 
 
 class KernelGridDecoder(GridDecoder):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gridtnp import ops
 from gridtnp.grid import Grid, divisors
-from gridtnp.layers import AttentionBlock
+from gridtnp.layers import AttentionBlock, Positions
 
 
 class GridProcessor(nn.Module, ABC):
@@ -54,10 +54,33 @@ class ViTProcessor(GridProcessor):
         return [u.unflatten(1, grid.shape) for u, grid in zip(outputs, self.grids, strict=True)]
 
 
+class WindowBias(nn.Module):
+    """A learned number per head and offset between two points of a window, for their logit.
+
+    It starts at zero: where a point lies in its window makes no difference yet.
+    """
+
+    def __init__(self, window: Sequence[int], heads: int) -> None:
+        super().__init__()
+        steps = torch.stack(
+            torch.meshgrid(*(torch.arange(w) for w in window), indexing="ij"), -1
+        ).flatten(0, -2)
+        offset = steps[:, None] - steps[None]  # (w, w, axes)
+        flat = torch.zeros(offset.shape[:2], dtype=torch.long)
+        for w, along in zip(window, offset.unbind(-1), strict=True):
+            flat = flat * (2 * w - 1) + along + w - 1
+        self.offset = nn.Buffer(flat, persistent=False)
+        self.table = nn.Parameter(torch.zeros(heads, math.prod(2 * w - 1 for w in window)))
+
+    def forward(self) -> Float[Tensor, "heads w w"]:
+        return self.table[:, self.offset]
+
+
 class SwinLayer(nn.Module):
     """Attention inside windows, then inside shifted windows.
 
-    By the same weights, or by two sets (`untied`).
+    By the same weights, or by two sets (`untied`). With relative positions, points of a window tell
+    their offsets from each other.
     """
 
     def __init__(
@@ -69,14 +92,17 @@ class SwinLayer(nn.Module):
         window: Sequence[int],
         shift: Sequence[int],
         untied: bool = False,
+        positions: Positions = "absolute",
     ) -> None:
         super().__init__()
         self.window, self.shift = check_windows(grid, window, shift)
         self.periodic = grid.periodic
         self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(2 if untied else 1))
+        self.bias = WindowBias(self.window, heads) if positions == "relative" else None
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> Float[Tensor, "batch *grid dz"]:
-        bound = partial(ops.window_attention, window=self.window, periodic=self.periodic)
+        bias = None if self.bias is None else self.bias()
+        bound = partial(ops.window_attention, window=self.window, periodic=self.periodic, bias=bias)
         u = self.blocks[0](u, None, partial(bound, shift=(0,) * len(self.shift)))
         return self.blocks[-1](u, None, partial(bound, shift=self.shift))
 
@@ -94,11 +120,20 @@ class SwinProcessor(GridProcessor):
         window: Sequence[int],
         shift: Sequence[int],
         untied: bool = False,
+        positions: Positions = "absolute",
     ) -> None:
         super().__init__()
         self.grids = (grid,) * layers
         self.layers = nn.ModuleList(
-            SwinLayer(grid, dim=dim, heads=heads, window=window, shift=shift, untied=untied)
+            SwinLayer(
+                grid,
+                dim=dim,
+                heads=heads,
+                window=window,
+                shift=shift,
+                untied=untied,
+                positions=positions,
+            )
             for _ in range(layers)
         )
 
@@ -127,6 +162,7 @@ class HierarchicalSwinProcessor(GridProcessor):
         window: Sequence[int],
         shift: Sequence[int],
         merge: Sequence[int],
+        positions: Positions = "absolute",
     ) -> None:
         super().__init__()
         pyramid = [grid]
@@ -136,7 +172,9 @@ class HierarchicalSwinProcessor(GridProcessor):
         def stage(level: int) -> nn.ModuleList:
             here = pyramid[level]
             return nn.ModuleList(
-                SwinLayer(here, dim=dim, heads=heads, window=window, shift=shift)
+                SwinLayer(
+                    here, dim=dim, heads=heads, window=window, shift=shift, positions=positions
+                )
                 for _ in range(stages[level])
             )
 

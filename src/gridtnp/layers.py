@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,9 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 Queries, keys and values `(batch, …, heads, dh)` to what was attended to.
 """
+
+Positions = Literal["absolute", "relative"]
+"""Whether tokens know where they are, as in the paper, or only where they are from each other."""
 
 LARGE = 2**19
 """Numbers per activation from which on memory is dearer than computing something cheap twice."""

@@ -14,6 +14,7 @@
 #include <omp.h>
 #else
 #define omp_get_max_threads() 1
+#define omp_get_thread_num() 0
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
@@ -563,12 +564,15 @@ INLINE void window_backward_sized(
     const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
     const float *bias, const float *grad, float *into, float *bias_grad, float scale, const int size
 ) {
-    const int64_t w = filled(points), row = heads * size;
+    const int64_t w = filled(points), row = heads * size, threads = omp_get_max_threads();
+    const int64_t pairs = bias_grad ? heads * points * points : 0;
+    float *apart = calloc(threads * pairs + 1, sizeof(float)); /* every thread's share of the bias's gradient */
     #pragma omp parallel
     {
         float *q = malloc(sizeof(float) * (7 * w * size + 2 * w * w)), *k = q + w * size, *kt = k + w * size;
         float *v = kt + w * size, *vt = v + w * size, *g = vt + w * size, *o = g + w * size;
         float *p = o + w * size, *s = p + w * w;
+        float *own_bias_grad = apart + omp_get_thread_num() * pairs;
         #pragma omp for schedule(static)
         for (int64_t task = 0; task < batch * windows; task++) {
             const int64_t base = task / windows * cells;
@@ -592,10 +596,7 @@ INLINE void window_backward_sized(
                 }
                 if (bias_grad)
                     for (int64_t i = 0; i < points; i++)
-                        for (int64_t j = 0; j < points; j++) {
-                            #pragma omp atomic
-                            bias_grad[(h * points + i) * points + j] += s[i * w + j];
-                        }
+                        add_scaled(own_bias_grad + (h * points + i) * points, s + i * w, 1.0f, points);
                 for (int part = 0; part < 3; part++) {
                     if (part == 0) product_small_width(o, s, k, w, points, w, 0, size);
                     if (part == 1) product_small_width(o, s, q, w, points, w, 1, size);
@@ -609,6 +610,9 @@ INLINE void window_backward_sized(
         }
         free(q);
     }
+    for (int64_t thread = 0; thread < threads; thread++)
+        for (int64_t i = 0; i < pairs; i++) bias_grad[i] += apart[thread * pairs + i];
+    free(apart);
 }
 
 void window_backward(

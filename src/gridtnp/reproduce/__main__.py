@@ -1,0 +1,55 @@
+"""python -m gridtnp.reproduce gp --scale cpu --rows swin-tnp-pt cnp --length-scale 0.5
+
+trains the rows one after the other, goes on where it was interrupted, and writes scores, a table
+and figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from gridtnp.errors import require_known
+from gridtnp.reproduce.gp import NAMES, SCALES, run_larger, run_row
+from gridtnp.reproduce.report import write_report
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m gridtnp.reproduce", description=__doc__)
+    parser.add_argument("experiment", choices=["gp"])
+    parser.add_argument("--scale", choices=list(SCALES), default="cpu")
+    parser.add_argument("--rows", nargs="*", default=list(NAMES), metavar="ROW")
+    parser.add_argument("--length-scale", nargs="+", type=float, default=[0.5, 0.1])
+    parser.add_argument("--data", choices=["exact", "rank-limited"], default="exact")
+    parser.add_argument("--out", type=Path, default=Path("runs/gp"))
+    parser.add_argument("--threads", type=int, help="default: as many as there are cores")
+    parser.add_argument(
+        "--larger",
+        nargs="*",
+        type=float,
+        default=[],
+        metavar="HALF",
+        help="also predict on the squares [-HALF, HALF]², rows with relative positions only",
+    )
+    options = parser.parse_args(arguments)
+    for row in options.rows:
+        require_known(row, NAMES, "A row of the table is one of the model families")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    console = Console()
+    out = options.out / options.scale
+    for length_scale in options.length_scale:
+        for row in options.rows:
+            run_row(row, options.scale, length_scale, options.data, out, console)
+            for half in options.larger if row.endswith("relative") else ():
+                run_larger(row, options.scale, length_scale, half, out)
+    for path in write_report(out):
+        console.print(f"wrote {path}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The paper's experiment on Gaussian processes, with the exact answer beside every model.
+
+Scales: `smoke` (seconds, to see that it runs), `cpu` (minutes a row on two cores: the paper's
+density of points on a quarter of its square) and `full` (the paper's numbers, for a GPU). Settings
+were chosen on tasks of their own (`VALIDATION_SEED`); scores are on tasks that nothing has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gridtnp.build import build_model
+from gridtnp.config import (
+    CNN,
+    CNPConfig,
+    Embedded,
+    Fourier,
+    Full,
+    GriddedConfig,
+    Kernel,
+    Mean,
+    ModelConfig,
+    Neighbour,
+    PseudoToken,
+    PTTNPConfig,
+    Swin,
+    Values,
+    ViT,
+)
+from gridtnp.errors import require_known
+from gridtnp.grid import Axis, Grid
+from gridtnp.kernels import SquaredExponential
+from gridtnp.model import NeuralProcess
+from gridtnp.presets import preset
+from gridtnp.synthetic import Draw, GaussianProcess, Process, RankLimitedProcess, draw_at, stream
+from gridtnp.task import Task
+from gridtnp.training import Progress, Recipe, read_tensors, train, weights_of
+
+TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
+NAMES = {
+    "cnp": "CNP",
+    "pt-tnp": "PT-TNP",
+    "convcnp": "ConvCNP",
+    "vitnp-ki": "ViTNP, KI-GE",
+    "vitnp-pt": "ViTNP, PT-GE",
+    "swin-tnp-ki": "Swin-TNP, KI-GE",
+    "swin-tnp-avg": "Swin-TNP, Avg-GE",
+    "swin-tnp-pt": "Swin-TNP, PT-GE",
+    "swin-tnp-pt-full": "Swin-TNP, PT-GE, no NN-CA",
+    "swin-tnp-pt-relative": "Swin-TNP, PT-GE, relative positions",
+}
+PRESETS_OF_ROWS = {
+    "cnp": "gp/cnp",
+    "pt-tnp": "gp/pt-tnp-256",
+    "convcnp": "gp/convcnp-64x64",
+    "vitnp-ki": "gp/vitnp-ki-64x64-to-32x32",
+    "vitnp-pt": "gp/vitnp-pt-64x64-to-32x32",
+    "swin-tnp-ki": "gp/swin-tnp-ki-64x64",
+    "swin-tnp-avg": "gp/swin-tnp-avg-64x64",
+    "swin-tnp-pt": "gp/swin-tnp-pt-64x64",
+    "swin-tnp-pt-full": "gp/swin-tnp-pt-32x32-full",
+    "swin-tnp-pt-relative": "gp/swin-tnp-pt-64x64",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the experiment is. The square is [-half, half]²."""
+
+    half: float
+    context: int
+    targets: int
+    cells: int
+    window: int
+    dim: int
+    heads: int
+    layers: int
+    recipe: Recipe
+    tests: int
+    pool: int | None = None
+    """Training batches that are repeated; None makes new ones for ever."""
+
+    def process(self, length_scale: float, data: str) -> Process:
+        kind = {"exact": GaussianProcess, "rank-limited": RankLimitedProcess}[data]
+        box = ((-self.half, self.half),) * 2
+        return kind(
+            box=box,
+            context=self.context,
+            targets=self.targets,
+            kernel=SquaredExponential(length_scale),
+        )
+
+
+SCALES = {
+    "smoke": Scale(0.75, 60, 40, 8, 4, 16, 2, 1, Recipe(6, 2, 1e-3, "cosine"), 2),
+    "cpu": Scale(3.0, 2500, 1000, 32, 8, 64, 4, 5, Recipe(12_000, 2, 2e-3, "cosine"), 64),
+    "full": Scale(6.0, 10_000, 1_000, 64, 8, 128, 8, 5, Recipe(500_000, 8), 1_000, pool=20_000),
+}
+
+
+def configuration(row: str, scale: Scale) -> ModelConfig:
+    """The model of a row:
+
+    The paper's own at full scale, a narrower one on fewer cells elsewhere.
+    """
+    require_known(row, NAMES, "A row of the table is one of the model families")
+    if scale is SCALES["full"]:
+        config = preset(PRESETS_OF_ROWS[row])
+        return config.relative() if row.endswith("relative") else config
+    axes = ("x1", "x2")
+    grid = Grid(tuple(Axis.cells(a, -scale.half, scale.half, scale.cells) for a in axes))
+    cell, near = Kernel(length_scale=0.1), Neighbour(neighbours=9)
+    swin = Swin(window=(scale.window,) * 2, layers=scale.layers)
+    vit = ViT(patch=(2, 2), layers=scale.layers)
+    tokens: Any = Embedded(
+        embedding=(Fourier(of=axes, per_column=32, shortest=0.1, longest=4 * scale.half),),
+        shared_with="observations",
+    )
+    encoder, processor, decoder = {
+        "convcnp": (
+            cell,
+            CNN(kernel=9, layers=scale.layers),
+            Kernel(length_scale=0.1, neighbours=9),
+        ),
+        "vitnp-ki": (cell, vit, near),
+        "vitnp-pt": (PseudoToken(), vit, near),
+        "swin-tnp-ki": (cell, swin, near),
+        "swin-tnp-avg": (Mean(), swin, near),
+        "swin-tnp-pt-full": (PseudoToken(), swin, Full()),
+    }.get(row, (PseudoToken(), swin, near))
+    architecture: Any = GriddedConfig(
+        grid=grid, grid_encoder=encoder, processor=processor, decoder=decoder
+    )
+    if row == "cnp":
+        architecture = CNPConfig(encoder_layers=5, decoder_layers=5)
+    elif row == "pt-tnp":
+        architecture = PTTNPConfig(pseudo_tokens=128, layers=scale.layers)
+    elif row == "convcnp":
+        tokens = Values()
+    config = ModelConfig(
+        coordinates=axes,
+        sources={"observations": 1},
+        tokens=tokens,
+        architecture=architecture,
+        dim=scale.dim,
+        heads=scale.heads,
+    )
+    return config.relative() if row.endswith("relative") else config
+
+
+def tasks_from(process: Process, scale: Scale, start: int) -> Iterator[Task]:
+    """The training stream from its n-th batch on."""
+    batch = scale.recipe.batch
+    if scale.pool is None:
+        for draw in stream(process, seed=TRAINING_SEED, batch=batch, start=start):
+            yield draw.task
+    while scale.pool is not None:
+        yield draw_at(process, TRAINING_SEED, start % scale.pool, batch).task
+        start += 1
+
+
+def unseen(process: Process, count: int, seed: int = TEST_SEED) -> list[Draw]:
+    return [draw_at(process, seed, index, 1) for index in range(count)]
+
+
+@torch.no_grad()
+def scores(model: NeuralProcess, draws: Sequence[Draw]) -> list[float]:
+    """The mean log-density of every task's targets."""
+    return [_score(model.eval()(draw.task), draw) for draw in draws]
+
+
+def oracle_scores(draws: Sequence[Draw], reach: float | None = None) -> list[float]:
+    return [_score(draw.posterior(reach=reach), draw) for draw in draws]
+
+
+def _score(distribution: torch.distributions.Distribution, draw: Draw) -> float:
+    assert draw.task.target.y is not None
+    return distribution.log_prob(draw.task.target.y.double()).mean().item()
+
+
+@torch.no_grad()
+def forward_milliseconds(model: NeuralProcess, task: Task, repeats: int = 5) -> float:
+    model(task)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        model(task)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def run_row(
+    row: str, scale_name: str, length_scale: float, data: str, out: Path, console: Console
+) -> dict[str, Any]:
+    """Train (or go on training) one row and score it on tasks never seen."""
+    scale = SCALES[scale_name]
+    process = scale.process(length_scale, data)
+    folder = out / f"{row}-{length_scale:g}-{data}"
+    torch.manual_seed(0)
+    model = build_model(configuration(row, scale))
+
+    def report(p: Progress) -> None:
+        left = p.seconds / p.step * (scale.recipe.steps - p.step) / 60
+        console.print(
+            f"{row} ℓ={length_scale:g}  {p.step:>7,}/{scale.recipe.steps:,}  "
+            f"log-likelihood {-p.loss:7.3f}  {p.step / p.seconds:5.1f} steps/s  "
+            f"{left:5.1f} min left",
+            highlight=False,
+        )
+
+    done = train(
+        model,
+        lambda start: tasks_from(process, scale, start),
+        scale.recipe,
+        folder,
+        report=report,
+        report_every=max(1, scale.recipe.steps // 60),
+        save_every=min(500, scale.recipe.steps),
+    )
+    draws = unseen(process, scale.tests)
+    best, found = oracle_scores(draws), scores(model, draws)
+    result = {
+        "row": row,
+        "length_scale": length_scale,
+        "data": data,
+        "scale": scale_name,
+        "log_likelihood": found,
+        "oracle": best,
+        "forward_ms": forward_milliseconds(model, draws[0].task),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "minutes": done.seconds / 60,
+        "recipe": asdict(scale.recipe),
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+        "command": " ".join(["python -m gridtnp.reproduce", *sys.argv[1:]]),
+    }
+    (folder / "result.json").write_text(json.dumps(result) + "\n")
+    return result
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def run_larger(
+    row: str, scale_name: str, length_scale: float, half: float, out: Path
+) -> dict[str, Any]:
+    """A trained row with relative positions on a larger square, without training it again.
+
+    Points are as dense as in training. The exact answer looks eight length-scales far.
+    """
+    scale = SCALES[scale_name]
+    larger = replace(
+        scale,
+        half=half,
+        context=round(scale.context * (half / scale.half) ** 2),
+        cells=round(scale.cells * half / scale.half),
+    )
+    config = configuration(row, scale)
+    axes = [Axis.cells(name, -half, half, larger.cells) for name in config.coordinates]
+    model = build_model(config.on(Grid(tuple(axes))))
+    tensors, _ = read_tensors(out / f"{row}-{length_scale:g}-exact" / "checkpoint.safetensors")
+    model.load_state_dict(weights_of(tensors))
+    draws = unseen(larger.process(length_scale, "exact"), 4 if half > 10 else 16)
+    result = {
+        "row": row,
+        "length_scale": length_scale,
+        "half": half,
+        "context": larger.context,
+        "log_likelihood": scores(model, draws),
+        "oracle": oracle_scores(draws, reach=8 * length_scale),
+        "forward_ms": forward_milliseconds(model, draws[0].task, 1),
+        "commit": commit(),
+    }
+    path = out / f"{row}-{length_scale:g}-exact" / f"larger-{half:g}.json"
+    path.write_text(json.dumps(result) + "\n")
+    return result

@@ -1,0 +1,196 @@
+"""What came out: one table of all rows with the exact answer on top, and the paper's figures."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gridtnp.build import build_model
+from gridtnp.reproduce.gp import NAMES, SCALES, configuration, unseen
+from gridtnp.synthetic import SOURCE, Draw
+from gridtnp.training import read_tensors, weights_of
+
+
+def write_report(out: Path) -> list[Path]:
+    """From the results in a folder: `table.md`, and figures where matplotlib is installed."""
+    results = [json.loads(p.read_text()) for p in sorted(out.glob("*/result.json"))]
+    if not results:
+        raise ValueError(f"There is no result in {out} yet; train a row first.")
+    larger = [json.loads(p.read_text()) for p in sorted(out.glob("*/larger-*.json"))]
+    table = out / "table.md"
+    table.write_text(_table(results, larger))
+    try:
+        import matplotlib
+    except ImportError:
+        return [table]
+    matplotlib.use("Agg")
+    paths = [table]
+    for data in sorted({r["data"] for r in results}):
+        chosen = [r for r in results if r["data"] == data]
+        suffix = "" if data == "exact" else f"-{data}"
+        paths.append(_tradeoff(chosen, out / f"tradeoff{suffix}.png"))
+        paths += _fields(chosen, out, suffix)
+    return paths
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Over tasks."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return statistics.fmean(values), error
+
+
+def gap(result: dict[str, Any]) -> tuple[float, float]:
+    """To the exact answer, task by task."""
+    pairs = zip(result["oracle"], result["log_likelihood"], strict=True)
+    return mean_and_error([best - found for best, found in pairs])
+
+
+def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
+    lines = []
+    for data, length_scale in sorted({(r["data"], r["length_scale"]) for r in results}):
+        chosen = [r for r in results if (r["data"], r["length_scale"]) == (data, length_scale)]
+        scale = SCALES[chosen[0]["scale"]]
+        lines += [
+            f"ℓ = {length_scale:g}, {data} samples, {scale.context:,} context points on "
+            f"[-{scale.half:g}, {scale.half:g}]², {scale.tests} test tasks:",
+            "",
+            "| model | log-likelihood | gap to exact | forward, ms | parameters | minutes |",
+            "| --- | --- | --- | --- | --- | --- |",
+            "| exact posterior | {:.3f} ± {:.3f} | 0 | | | |".format(
+                *mean_and_error(chosen[0]["oracle"])
+            ),
+        ]
+        for r in sorted(chosen, key=gap):
+            found, gaps = mean_and_error(r["log_likelihood"]), gap(r)
+            lines.append(
+                f"| {NAMES[r['row']]} | {found[0]:.3f} ± {found[1]:.3f} | "
+                f"{gaps[0]:.3f} ± {gaps[1]:.3f} | {r['forward_ms']:.0f} | "
+                f"{r['parameters'] / 1e6:.2f} M | {r['minutes']:.0f} |"
+            )
+        lines.append("")
+    if larger:
+        lines += [
+            "Trained as above, used on larger squares without training again:",
+            "",
+            "| model | ℓ | square | context points | log-likelihood | exact | gap |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for r in sorted(larger, key=lambda r: (r["row"], -r["length_scale"], r["half"])):
+            gaps = gap(r)
+            lines.append(
+                f"| {NAMES[r['row']]} | {r['length_scale']:g} | [-{r['half']:g}, {r['half']:g}]² | "
+                f"{r['context']:,} | {mean_and_error(r['log_likelihood'])[0]:.3f} | "
+                f"{mean_and_error(r['oracle'])[0]:.3f} | {gaps[0]:.3f} ± {gaps[1]:.3f} |"
+            )
+        lines.append("")
+    commands = sorted({f"{r['command']} (at {r['commit']})" for r in results})
+    return "\n".join([*lines, "Made by:", "", *(f"- `{c}`" for c in commands), ""])
+
+
+def _tradeoff(results: list[dict[str, Any]], path: Path) -> Path:
+    """Log-likelihood against forward time."""
+    import matplotlib.pyplot as plt
+
+    scales = sorted({r["length_scale"] for r in results}, reverse=True)
+    figure, axes = plt.subplots(
+        1, len(scales), figsize=(5.5 * len(scales), 4.2), squeeze=False, layout="constrained"
+    )
+    for ax, length_scale in zip(axes[0], scales, strict=True):
+        chosen = [r for r in results if r["length_scale"] == length_scale]
+        best = mean_and_error(chosen[0]["oracle"])[0]
+        ax.axhline(best, color="0.3", linestyle="--", linewidth=1)
+        ax.annotate(
+            "exact posterior",
+            (0.99, best),
+            xycoords=("axes fraction", "data"),
+            fontsize=8,
+            ha="right",
+            va="bottom",
+            color="0.3",
+        )
+        for r in chosen:
+            found, error = mean_and_error(r["log_likelihood"])
+            mark = "s" if r["row"].startswith("swin") else "o"
+            bar = ax.errorbar(r["forward_ms"], found, 2 * error, fmt=mark, markersize=6)
+            ax.annotate(
+                NAMES[r["row"]],
+                (r["forward_ms"], found),
+                xytext=(6, -3),
+                fontsize=7,
+                textcoords="offset points",
+                color=bar[0].get_color(),
+            )
+        ax.set_xscale("log")
+        ax.margins(x=0.35)
+        ax.set_title(f"ℓ = {length_scale:g}")
+        ax.set_xlabel("forward pass, ms")
+        ax.set_ylabel("log-likelihood per target")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
+
+@torch.no_grad()
+def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]:
+    """Ground truth beside predictive means and spreads, on one test task."""
+    import matplotlib.pyplot as plt
+
+    paths = []
+    for length_scale in sorted({r["length_scale"] for r in results}):
+        chosen = [r for r in results if r["length_scale"] == length_scale]
+        if chosen[0]["data"] != "exact":
+            continue
+        scale = SCALES[chosen[0]["scale"]]
+        draw = unseen(scale.process(length_scale, "exact"), 1)[0]
+        size = 96
+        places = torch.linspace(-scale.half, scale.half, size)
+        at = torch.stack(torch.meshgrid(places, places, indexing="ij"), -1).flatten(0, 1)
+        task = type(draw.task)(draw.task.context, type(draw.task.target)(at.unsqueeze(0)))
+        panels = [("exact posterior", Draw(task, draw.kernels, draw.noise).posterior())]
+        for r in sorted(chosen, key=gap)[:3]:
+            model = build_model(configuration(r["row"], scale)).eval()
+            folder = out / f"{r['row']}-{length_scale:g}-exact"
+            model.load_state_dict(weights_of(read_tensors(folder / "checkpoint.safetensors")[0]))
+            panels.append((NAMES[r["row"]], model(task)))
+        figure, axes = plt.subplots(
+            2, len(panels), figsize=(3.2 * len(panels), 6.2), squeeze=False, layout="constrained"
+        )
+        edge = (-scale.half, scale.half) * 2
+        context = draw.task.context[SOURCE]
+        spread = panels[0][1].stddev
+        limits = {
+            "mean": (-2.5, 2.5),
+            "std": (0.0, float(torch.quantile(spread, 0.98)) * 1.5),
+        }
+        for column, (name, answer) in enumerate(panels):
+            values = {"mean": answer.mean, "std": answer.stddev}
+            for line, (what, value) in enumerate(values.items()):
+                ax = axes[line][column]
+                low, high = limits[what]
+                picture = ax.imshow(
+                    value.view(size, size).T,
+                    origin="lower",
+                    extent=edge,
+                    vmin=low,
+                    vmax=high,
+                    cmap="RdBu_r" if what == "mean" else "viridis",
+                )
+                ax.set_xticks([])
+                ax.set_yticks([])
+                if line == 0:
+                    ax.set_title(name, fontsize=9)
+                if column == 0:
+                    ax.set_ylabel(f"predictive {what}")
+                if column == len(panels) - 1:
+                    figure.colorbar(picture, ax=axes[line], shrink=0.8)
+        axes[1][0].plot(*context.x[0].T, ".", color="white", markersize=0.6, alpha=0.5)
+        path = out / f"fields-{length_scale:g}{suffix}.png"
+        figure.savefig(path, dpi=150)
+        plt.close(figure)
+        paths.append(path)
+    return paths
