@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from gridtnp.errors import require_known
-from gridtnp.reproduce.gp import NAMES, SCALES, run_larger, run_row
+from gridtnp.reproduce.gp import NAMES, SCALES, run_larger, run_row, scale_for
 from gridtnp.reproduce.report import write_report
 
 
@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--length-scale", nargs="+", type=float, default=[0.5, 0.1])
     parser.add_argument("--data", choices=["exact", "rank-limited"], default="exact")
     parser.add_argument("--out", type=Path, default=Path("runs/gp"))
+    parser.add_argument("--steps", type=int, help="other than the scale's")
+    parser.add_argument("--batch", type=int, help="other than the scale's")
     parser.add_argument("--threads", type=int, help="default: as many as there are cores")
     parser.add_argument(
         "--larger",
@@ -42,11 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
     console = Console()
     out = options.out / options.scale
+    recipe = {k: v for k in ("steps", "batch") if (v := getattr(options, k)) is not None}
     for length_scale in options.length_scale:
+        scale = scale_for(options.scale, length_scale, **recipe)
         for row in options.rows:
-            run_row(row, options.scale, length_scale, options.data, out, console)
+            run_row(row, scale, length_scale, options.data, out, console)
             for half in options.larger if row.endswith("relative") else ():
-                run_larger(row, options.scale, length_scale, half, out)
+                run_larger(row, scale, length_scale, half, out)
     for path in write_report(out):
         console.print(f"wrote {path}", highlight=False)
 

@@ -8,6 +8,7 @@ were chosen on tasks of their own (`VALIDATION_SEED`); scores are on tasks that 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -104,9 +105,24 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(0.75, 60, 40, 8, 4, 16, 2, 1, Recipe(6, 2, 1e-3, "cosine"), 2),
-    "cpu": Scale(3.0, 2500, 1000, 32, 8, 64, 4, 5, Recipe(12_000, 2, 2e-3, "cosine"), 64),
+    "cpu": Scale(3.0, 2500, 1000, 32, 8, 64, 4, 3, Recipe(3_000, 2, 3e-3, "cosine"), 64),
     "full": Scale(6.0, 10_000, 1_000, 64, 8, 128, 8, 5, Recipe(500_000, 8), 1_000, pool=20_000),
 }
+
+
+def scale_for(name: str, length_scale: float, **recipe: int) -> Scale:
+    """A scale by name, with other steps or batch where asked for.
+
+    Except at full scale, which is the paper's, a cell is no wider than a length-scale: what happens
+    within one is then easily told.
+    """
+    require_known(name, SCALES, "A scale of the experiment is known by name")
+    scale = SCALES[name]
+    scale = replace(scale, recipe=replace(scale.recipe, **recipe))
+    if name == "full":
+        return scale
+    cells = math.ceil(2 * scale.half / length_scale / scale.window) * scale.window
+    return replace(scale, cells=max(cells, scale.cells))
 
 
 def configuration(row: str, scale: Scale) -> ModelConfig:
@@ -115,7 +131,7 @@ def configuration(row: str, scale: Scale) -> ModelConfig:
     The paper's own at full scale, a narrower one on fewer cells elsewhere.
     """
     require_known(row, NAMES, "A row of the table is one of the model families")
-    if scale is SCALES["full"]:
+    if scale.dim == SCALES["full"].dim:
         config = preset(PRESETS_OF_ROWS[row])
         return config.relative() if row.endswith("relative") else config
     axes = ("x1", "x2")
@@ -201,10 +217,9 @@ def forward_milliseconds(model: NeuralProcess, task: Task, repeats: int = 5) -> 
 
 
 def run_row(
-    row: str, scale_name: str, length_scale: float, data: str, out: Path, console: Console
+    row: str, scale: Scale, length_scale: float, data: str, out: Path, console: Console
 ) -> dict[str, Any]:
     """Train (or go on training) one row and score it on tasks never seen."""
-    scale = SCALES[scale_name]
     process = scale.process(length_scale, data)
     folder = out / f"{row}-{length_scale:g}-{data}"
     torch.manual_seed(0)
@@ -228,19 +243,19 @@ def run_row(
         report_every=max(1, scale.recipe.steps // 60),
         save_every=min(500, scale.recipe.steps),
     )
+    model.eval()
     draws = unseen(process, scale.tests)
     best, found = oracle_scores(draws), scores(model, draws)
     result = {
         "row": row,
         "length_scale": length_scale,
         "data": data,
-        "scale": scale_name,
+        "scale": asdict(scale),
         "log_likelihood": found,
         "oracle": best,
         "forward_ms": forward_milliseconds(model, draws[0].task),
         "parameters": sum(p.numel() for p in model.parameters()),
         "minutes": done.seconds / 60,
-        "recipe": asdict(scale.recipe),
         "threads": torch.get_num_threads(),
         "commit": commit(),
         "command": " ".join(["python -m gridtnp.reproduce", *sys.argv[1:]]),
@@ -261,13 +276,12 @@ def commit() -> str:
 
 
 def run_larger(
-    row: str, scale_name: str, length_scale: float, half: float, out: Path
+    row: str, scale: Scale, length_scale: float, half: float, out: Path
 ) -> dict[str, Any]:
     """A trained row with relative positions on a larger square, without training it again.
 
     Points are as dense as in training. The exact answer looks eight length-scales far.
     """
-    scale = SCALES[scale_name]
     larger = replace(
         scale,
         half=half,

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from gridtnp.build import build_model
-from gridtnp.reproduce.gp import NAMES, SCALES, configuration, unseen
+from gridtnp.reproduce.gp import NAMES, Scale, configuration, unseen
 from gridtnp.synthetic import SOURCE, Draw
-from gridtnp.training import read_tensors, weights_of
+from gridtnp.training import Recipe, read_tensors, weights_of
 
 
 def write_report(out: Path) -> list[Path]:
@@ -50,11 +50,16 @@ def gap(result: dict[str, Any]) -> tuple[float, float]:
     return mean_and_error([best - found for best, found in pairs])
 
 
+def _scale(result: dict[str, Any]) -> Scale:
+    values = result["scale"]
+    return Scale(**(values | {"recipe": Recipe(**values["recipe"])}))
+
+
 def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
     lines = []
     for data, length_scale in sorted({(r["data"], r["length_scale"]) for r in results}):
         chosen = [r for r in results if (r["data"], r["length_scale"]) == (data, length_scale)]
-        scale = SCALES[chosen[0]["scale"]]
+        scale = _scale(chosen[0])
         lines += [
             f"ℓ = {length_scale:g}, {data} samples, {scale.context:,} context points on "
             f"[-{scale.half:g}, {scale.half:g}]², {scale.tests} test tasks:",
@@ -145,7 +150,7 @@ def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]
         chosen = [r for r in results if r["length_scale"] == length_scale]
         if chosen[0]["data"] != "exact":
             continue
-        scale = SCALES[chosen[0]["scale"]]
+        scale = _scale(chosen[0])
         draw = unseen(scale.process(length_scale, "exact"), 1)[0]
         size = 96
         places = torch.linspace(-scale.half, scale.half, size)
