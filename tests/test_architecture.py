@@ -16,6 +16,9 @@ ROOT = PACKAGE.parent.parent
 # Each level may import from those above it, and modules of a level that come before them.
 LEVELS = [
     ["version", "errors", "task", "grid"],
+    # data, which knows nothing of models
+    ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "features"],
+    ["splits", "description", "dataset", "normalisation", "picks", "sampling", "places", "output"],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],

@@ -3,6 +3,9 @@
 Observations anywhere, predictions with uncertainty anywhere.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gridtnp.build import build_model
 from gridtnp.config import ModelConfig
 from gridtnp.grid import Axis, Grid
@@ -11,17 +14,55 @@ from gridtnp.presets import PRESETS, preset
 from gridtnp.task import PointSet, Task, TokenSet
 from gridtnp.version import __version__
 
+if TYPE_CHECKING:
+    from gridtnp.dataset import Dataset
+    from gridtnp.normalisation import Normaliser
+    from gridtnp.output import Query, write
+    from gridtnp.picks import Block, Count, Fraction, Gap, Rest, Whole
+    from gridtnp.places import latlon_grid, observe
+    from gridtnp.sampling import Context, Sampler
+
 __all__ = [
     "PRESETS",
     "Axis",
+    "Block",
+    "Context",
+    "Count",
+    "Dataset",
+    "Fraction",
+    "Gap",
     "Grid",
     "GriddedTNP",
     "ModelConfig",
     "NeuralProcess",
+    "Normaliser",
     "PointSet",
+    "Query",
+    "Rest",
+    "Sampler",
     "Task",
     "TokenSet",
+    "Whole",
     "__version__",
     "build_model",
+    "latlon_grid",
+    "observe",
     "preset",
+    "write",
 ]
+
+# pandas and xarray are loaded when the first of these names is used
+_DATA = {
+    "Dataset": "dataset",
+    "Normaliser": "normalisation",
+    **dict.fromkeys(("Query", "write"), "output"),
+    **dict.fromkeys(("Block", "Count", "Fraction", "Gap", "Rest", "Whole"), "picks"),
+    **dict.fromkeys(("latlon_grid", "observe"), "places"),
+    **dict.fromkeys(("Context", "Sampler"), "sampling"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DATA:
+        raise AttributeError(f"module 'gridtnp' has no attribute {name!r}")
+    return getattr(import_module(f"gridtnp.{_DATA[name]}"), name)

@@ -1,0 +1,362 @@
+"""`Dataset`: named sources, what to predict, and what is known everywhere, understood and cleaned.
+
+It takes what scientists hold (pandas, xarray, files) and says what it made of it. Tasks for a model
+are drawn from it by `gridtnp.sampling`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from gridtnp.cleaning import Note, warn, write_log
+from gridtnp.coordinates import western_edge
+from gridtnp.description import clashes, describe_source, record_of
+from gridtnp.errors import require_known
+from gridtnp.features import COMPUTED, StaticField
+from gridtnp.fields import understand_dataset
+from gridtnp.reading import open_data
+from gridtnp.sources import Loaded, Panel, Records, Source, Variable
+from gridtnp.splits import Period, hold_out, periods, show_period
+from gridtnp.tables import understand_table
+from gridtnp.times import show, to_time
+
+Data = pd.DataFrame | xr.Dataset | xr.DataArray | str | os.PathLike[str]
+
+
+class Dataset:
+    """Sources by name, in pandas, xarray or files, and the variables to predict.
+
+    `target` is `"source.variable"`, several of one source, or `"source"` for all of them. `static`
+    are fields that never change (by name, or a dataset of them); a point source with a column of
+    that name uses its own values, and `"source.column"` names a column itself. `features` are
+    computed by name: see `gridtnp.features.COMPUTED`. `units` tells those that the data do not. A
+    source with more than `memory` bytes of values is read piece by piece.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Data],
+        *,
+        target: str | Sequence[str],
+        static: Mapping[str, Data] | Data | None = None,
+        features: Sequence[str] = (),
+        units: Mapping[str, str] | None = None,
+        memory: int = 2**30,
+    ) -> None:
+        if not sources:
+            raise ValueError("A dataset must have at least one source, got none.")
+        notes: list[Note] = []
+        self.sources: dict[str, Source] = {}
+        for name, data in sources.items():
+            if not name or "." in name:
+                raise ValueError(f"A source's name must not be empty or contain a dot: {name!r}.")
+            self.sources[name], found = understand(name, data, memory)
+            notes += found
+        self._set_units(units or {})
+        self.target_source, self.target_names = self._resolve(target)
+        self.computed = tuple(features)
+        for name in self.computed:
+            require_known(name, COMPUTED, "A feature must be one that can be computed")
+        self.statics, self._still = self._statics(static, memory, notes)
+        notes += clashes(self.sources)
+        self.notes = tuple(notes)
+        self.west = western_edge(np.concatenate([s.lon for s in self.sources.values()]))
+        self.part = "all"
+        self.period: Period | None = None
+        self.moment: np.datetime64 | None = None
+        self.context_places: np.ndarray | None = None
+        self.target_places: np.ndarray | None = None
+        warn(notes, stacklevel=2)
+
+    # ---- what is in it ---------------------------------------------------------------------------
+
+    @property
+    def target(self) -> tuple[Variable, ...]:
+        source = self.sources[self.target_source]
+        return tuple(source.variable(name) for name in self.target_names)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The columns of a task's features, in their order."""
+        return (*self.statics, *(c for name in self.computed for c in COMPUTED[name][0]))
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """Context sets by default: a source with all its variables, or each variable by itself
+        where some are missing while others are there.
+        """
+        names: list[str] = []
+        for name, source in self.sources.items():
+            apart = len(source.variables) > 1 and any(v.missing for v in source.variables)
+            names += [f"{name}.{v}" for v in source.names] if apart else [name]
+        return tuple(names)
+
+    def variables_of(self, name: str) -> tuple[Source, tuple[str, ...]]:
+        """The source and the variables behind `"source"` or `"source.variable"`."""
+        source, _, variable = name.partition(".")
+        require_known(source, self.sources, "A source must be one of the dataset's")
+        found = self.sources[source]
+        return found, (found.variable(variable).name,) if variable else found.names
+
+    def still_at(self, source: str) -> np.ndarray:
+        """Static features at the places of a source, (places, features)."""
+        return self._still[source]
+
+    def features_at(
+        self, lat: np.ndarray, lon: np.ndarray, time: np.ndarray | None = None
+    ) -> np.ndarray:
+        """All features at any places and times, (points, features)."""
+        still = []
+        for name, field in self.statics.items():
+            if field is None:
+                raise ValueError(
+                    f"Feature {name!r} is known at the stations alone; to predict elsewhere, give "
+                    f"it as a field: static={{{name!r}: ...}}."
+                )
+            still.append(field.at(lat, lon)[:, None])
+        return np.concatenate([*still, self.compute(time, lat, lon)], -1)
+
+    def compute(self, time: np.ndarray | None, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+        """The computed features, (points, columns)."""
+        if not self.computed:
+            return np.zeros((len(lat), 0), np.float32)
+        if time is None:
+            raise ValueError(
+                f"Features {list(self.computed)} need times, but there are none; leave them out."
+            )
+        return np.concatenate([COMPUTED[name][1](time, lat, lon) for name in self.computed], -1)
+
+    # ---- parts of it -----------------------------------------------------------------------------
+
+    def split(
+        self,
+        time: Sequence[Any] | None = None,
+        *,
+        hold_out_stations: float | Sequence[str] | None = None,
+        blocks: float | None = None,
+        gap: Any = "0h",
+        rows: float | None = None,
+        seed: int = 0,
+    ) -> tuple[Dataset, Dataset, Dataset]:
+        """Train, validation and test, kept apart honestly.
+
+        `time=[a, b]` trains before a, validates from a, tests from b on, and leaves `gap` out after
+        each. `hold_out_stations` is a share of the stations, half of it to validate and half to
+        test at (or the names of those to test at): they are never seen in training, and later only
+        as targets. With `blocks`, all stations or grid points of a block of so many degrees go
+        together.
+        """
+        if rows is not None:
+            raise ValueError(
+                "Random rows must not be held out, because the same station's rows just before and "
+                "after would give them away; hold out stations (hold_out_stations=0.2), blocks "
+                "(blocks=5) or later times (time=[...])."
+            )
+        if time is None and hold_out_stations is None:
+            raise ValueError(
+                "A split must say what is kept apart: later times (time=['2018', '2019']), stations "
+                "(hold_out_stations=0.2), or both."
+            )
+        source = self.sources[self.target_source]
+        spans = [self.period] * 3 if time is None else periods(time, gap, self.period)
+        if time is not None and source.times is None:
+            raise ValueError(f"Source {source.name!r} has no times to split by.")
+        roles = None
+        if hold_out_stations is not None:
+            roles = hold_out(source, hold_out_stations, blocks, seed)
+            if time is None and not (roles == 1).any():
+                raise ValueError(
+                    "Named stations are all tested at, so that validation needs times of its own; "
+                    "give time=[...] too, or a share of the stations."
+                )
+        parts = []
+        for number, name in enumerate(("train", "val", "test")):
+            part = copy.copy(self)
+            part.part, part.period = name, spans[number]
+            if roles is not None:
+                mine = number if (roles == number).any() else 0
+                part.context_places, part.target_places = roles == 0, roles == mine
+            part.require_targets()
+            parts.append(part)
+        return parts[0], parts[1], parts[2]
+
+    def at(self, time: Any) -> Dataset:
+        """The same data, to predict at one time."""
+        if self.sources[self.target_source].times is None:
+            raise ValueError(f"Source {self.target_source!r} has no times to choose from.")
+        part = copy.copy(self)
+        part.moment = to_time(time)
+        return part
+
+    def times(self) -> np.ndarray | None:
+        """All times of the target in this part, in order."""
+        source = self.sources[self.target_source]
+        if source.times is None:
+            return None
+        if self.moment is not None:
+            return np.array([self.moment])
+        times = source.times
+        if isinstance(source, Records) and self.target_places is not None:
+            times = times[self.target_places]
+        times = np.unique(times)
+        if self.period is not None:
+            times = times[(times >= self.period[0]) & (times < self.period[1])]
+        return times
+
+    def require_targets(self) -> None:
+        times = self.times()
+        if times is not None and not len(times):
+            source = self.sources[self.target_source]
+            assert source.times is not None
+            span = "" if self.period is None else f" {show_period(self.period)}"
+            raise ValueError(
+                f"Part {self.part!r} must hold observations of {self.target_source!r}, but there "
+                f"are none{span}; they go from {show(source.times[0])} to "
+                f"{show(source.times[-1])}."
+            )
+
+    # ---- said about it ---------------------------------------------------------------------------
+
+    def describe(self) -> None:
+        """Print what was understood."""
+        print(self)
+
+    def __repr__(self) -> str:
+        wanted = ", ".join(f"{self.target_source}.{name}" for name in self.target_names)
+        lines = [f"Dataset ({self.part}) to predict {wanted}"]
+        if self.period is not None:
+            lines[0] += f", {show_period(self.period)}"
+        for source in self.sources.values():
+            lines += [f"  {line}" for line in describe_source(source)]
+        if self.feature_names:
+            lines.append(f"  features: {', '.join(self.feature_names)}")
+        lines += [f"  {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def fingerprint(self) -> str:
+        """The same for the same data; values that stay on disk are not looked at."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, source in self.sources.items():
+            digest.update(repr((name, source.names, source.size)).encode())
+            arrays = [source.lat, source.lon, source.times]
+            if isinstance(source, Records):
+                arrays.append(source.table)
+            elif isinstance(source, Panel) and isinstance(source.store, Loaded):
+                arrays.append(source.store.array)
+            for array in arrays:
+                if array is not None:
+                    digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def write_log(self, path: str | os.PathLike[str]) -> None:
+        """`data.json`: what was understood, a fingerprint, and all that was dropped or masked."""
+        about = {
+            "fingerprint": self.fingerprint(),
+            "target": [f"{self.target_source}.{name}" for name in self.target_names],
+            "features": list(self.feature_names),
+            "sources": {name: record_of(source) for name, source in self.sources.items()},
+        }
+        write_log(path, self.notes, about)
+
+    # ---- how it is made --------------------------------------------------------------------------
+
+    def _resolve(self, target: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
+        wanted = [target] if isinstance(target, str) else list(target)
+        found = [self.variables_of(name) for name in wanted]
+        owners = list(dict.fromkeys(source.name for source, _ in found))
+        if len(owners) != 1:
+            raise ValueError(f"All targets must be of one source, got {owners}.")
+        return owners[0], tuple(name for _, names in found for name in names)
+
+    def _set_units(self, units: Mapping[str, str]) -> None:
+        for name, unit in units.items():
+            source, variables = self.variables_of(name)
+            changed = tuple(
+                _with_units(v, unit) if v.name in variables else v for v in source.variables
+            )
+            made = copy.copy(source)
+            object.__setattr__(made, "variables", changed)
+            self.sources[source.name] = made
+
+    def _statics(
+        self, static: Mapping[str, Data] | Data | None, memory: int, notes: list[Note]
+    ) -> tuple[dict[str, StaticField | None], dict[str, np.ndarray]]:
+        fields: dict[str, StaticField | None] = {}
+        columns: dict[str, str] = {}
+        given: dict[str, Any] = {}
+        if isinstance(static, Mapping) and not isinstance(static, xr.Dataset):
+            given = dict(static)
+        elif static is not None:
+            source, found = understand("static", static, memory)
+            notes += found
+            fields = {name: StaticField.of(name, source, name) for name in source.names}
+        for name, data in given.items():
+            owner, _, column = data.partition(".") if isinstance(data, str) else ("", "", "")
+            if owner in self.sources:
+                source = self.sources[owner]
+                require_known(column, source.columns, f"A column must be one of source {owner!r}")
+                columns[name] = column
+                on_grid = isinstance(source, Panel) and source.shape is not None
+                fields[name] = StaticField.of(name, source, column) if on_grid else None
+                continue
+            source, found = understand(name, data, memory)
+            notes += found
+            variable = name if name in source.names else source.names[0]
+            fields[name] = StaticField.of(name, source, variable)
+        still = {}
+        for owner, source in self.sources.items():
+            found = [
+                _still_of(source, name, columns.get(name, name), field)
+                for name, field in fields.items()
+            ]
+            still[owner] = np.stack(found, -1) if found else np.zeros((len(source.lat), 0))
+            unknown = int(np.isnan(still[owner]).any(-1).sum())
+            if unknown:
+                why = f"no value of {list(fields)} there"
+                notes.append(Note(owner, "masked", why, unknown, len(source.lat)))
+        return fields, {name: array.astype(np.float32) for name, array in still.items()}
+
+
+def understand(name: str, data: Data, memory: int) -> tuple[Source, list[Note]]:
+    """One source, whatever form it comes in."""
+    if isinstance(data, str | os.PathLike):
+        data = open_data(data)
+    if isinstance(data, pd.DataFrame):
+        return understand_table(name, data)
+    if isinstance(data, xr.Dataset | xr.DataArray):
+        return understand_dataset(name, data, memory)
+    raise TypeError(
+        f"Source {name!r} must be a pandas table, an xarray dataset or a path, got "
+        f"{type(data).__name__}."
+    )
+
+
+def _with_units(variable: Variable, units: str) -> Variable:
+    attributes = {**variable.attributes, "units": units}
+    return Variable(
+        variable.name, units, attributes, variable.missing, variable.low, variable.high
+    )
+
+
+def _still_of(
+    source: Source, name: str, column: str, field: StaticField | None
+) -> np.ndarray:
+    """A static feature at the places of a source: its own column before the field."""
+    own = source.columns.get(column, source.columns.get(name))
+    if field is None:
+        if own is None:
+            raise ValueError(
+                f"Feature {name!r} must be known for every source, but source {source.name!r} has "
+                f"no such column; give it as a field: static={{{name!r}: ...}}."
+            )
+        return own
+    sampled = field.at(source.lat, source.lon)
+    return sampled if own is None else np.where(np.isnan(own), sampled, own)

@@ -1,0 +1,342 @@
+"""Tasks drawn from a `Dataset`: at a time, some observations of every source, and what to predict.
+
+The batch number `index` of a seed is always the same, whoever makes it and when; `stream` makes
+batches in the background.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from gridtnp.coordinates import wrap
+from gridtnp.dataset import Dataset
+from gridtnp.errors import require_known
+from gridtnp.normalisation import Normaliser
+from gridtnp.picks import Draw, Fraction, Pick, Rest, Whole
+from gridtnp.sources import Source
+from gridtnp.task import PointSet, Task
+from gridtnp.times import HOUR, Window, duration, show, to_time
+
+NOW = "[0h, 0h]"
+TRIES = 100
+"""Times without a single target that are skipped in a row before it is said that there are none."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A context set: which observations of `of` (a source, or `"source.variable"`), and when.
+
+    Without `of` it is the one called as the set itself.
+    """
+
+    pick: Pick
+    window: str | None = None
+    of: str | None = None
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A context set, or the targets, with all names resolved."""
+
+    name: str
+    source: Source
+    variables: tuple[str, ...]
+    pick: Pick
+    window: Window
+    allowed: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Batches of tasks from a dataset.
+
+    Every task has a time. Its context is what was observed in `window` around it, set by set, and
+    its targets what is observed in `target_window` around `lead` later. `every` puts tasks at
+    regular times instead of the target's own. `coordinates` are the axes of the model's grid; time
+    is in hours from the task's time. With a normaliser, outputs and static features have about unit
+    size.
+    """
+
+    data: Dataset
+    context: Mapping[str, Pick | Context] | None = None
+    targets: Pick = field(default_factory=Rest)
+    window: str = NOW
+    target_window: str = NOW
+    lead: str = "0h"
+    every: str | None = None
+    coordinates: tuple[str, ...] = ("lat", "lon")
+    normaliser: Normaliser | None = None
+    batch: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.coordinates:
+            require_known(name, ("time", "lat", "lon"), "A coordinate must be known")
+        if self.batch < 1:
+            raise ValueError(f"A batch must hold at least one task, got {self.batch}.")
+        times = self.times
+        if times is None and "time" in self.coordinates:
+            raise ValueError(
+                f"Coordinate 'time' needs times, but {self.data.target_source!r} has none."
+            )
+        if times is not None and not len(times):
+            raise ValueError(
+                f"There must be at least one time for a task, but with lead {self.lead!r} and "
+                f"windows {self.window!r}, {self.target_window!r} part {self.data.part!r} has none."
+            )
+        _ = self._sets, self._target  # a wrong name is told at once
+
+    # ---- tasks -----------------------------------------------------------------------------------
+
+    @cached_property
+    def times(self) -> np.ndarray | None:
+        """The times that tasks can have."""
+        moments = self.data.times()
+        if moments is None or self.data.moment is not None:
+            return moments
+        window, lead = Window.parse(self.target_window), duration(self.lead)
+        if self.every is None:
+            times = moments - lead
+        else:
+            step = duration(self.every)
+            ahead = moments - lead - window.start
+            times = np.unique((ahead.astype(np.int64) // step.astype(np.int64)) * step.astype(int))
+            times = times.astype(moments.dtype)
+            first = np.searchsorted(moments, times + lead + window.start, side="left")
+            last = np.searchsorted(moments, times + lead + window.stop, side="left")
+            times = times[last > first]
+        instant = np.timedelta64(1, "ms")
+        start = moments[0] if self.data.period is None else self.data.period[0]
+        fits = (times >= start) & (times + lead + window.stop - instant <= moments[-1])
+        return times[fits]
+
+    def draw(self, index: int) -> Task:
+        """The batch number `index`."""
+        rng = np.random.default_rng([self.seed, index])
+        return self._make(None, rng, index)
+
+    def stream(self, start: int = 0, *, workers: int = 1, ahead: int = 4) -> Iterator[Task]:
+        """Batches without end from number `start` on, made in the background."""
+        if workers < 1:
+            raise ValueError(f"At least one worker must make the tasks, got {workers}.")
+        with ThreadPoolExecutor(workers) as pool:
+            waiting: deque[Future[Task]] = deque()
+            while True:
+                while len(waiting) < max(ahead, workers):
+                    waiting.append(pool.submit(self.draw, start))
+                    start += 1
+                yield waiting.popleft().result()
+
+    def in_order(self) -> Iterator[Task]:
+        """Every time once, in order; times without targets are passed over."""
+        if self.times is None:
+            yield self.draw(0)
+            return
+        for index, start in enumerate(range(0, len(self.times), self.batch)):
+            times = self.times[start : start + self.batch]
+            times = np.array([t for t in times if len(self._available(self._target, t)[0])])
+            if len(times):
+                rng = np.random.default_rng([self.seed, index])
+                yield self._make(times, rng, index)
+
+    def at(self, time: Any) -> Task:
+        """The one task at a time."""
+        return self._make(np.array([to_time(time)]), np.random.default_rng([self.seed, 0]), 0)
+
+    # ---- how they are made -----------------------------------------------------------------------
+
+    @cached_property
+    def _sets(self) -> tuple[_Set, ...]:
+        data = self.data
+        if self.context is None:
+            unseen = data.target_places is not None and not np.array_equal(
+                data.target_places, data.context_places
+            )
+            some = Whole() if unseen else Fraction(0.05, 0.95)
+            given = {
+                name: Context(some if name.split(".")[0] == data.target_source else Whole())
+                for name in data.contexts
+            }
+        else:
+            given = {
+                name: chosen if isinstance(chosen, Context) else Context(chosen)
+                for name, chosen in self.context.items()
+            }
+        sets = []
+        for name, context in given.items():
+            source, variables = data.variables_of(context.of or name)
+            kept = data.context_places if source.name == data.target_source else None
+            window = Window.parse(context.window or self.window)
+            allowed = self._allowed(source, kept)
+            sets.append(_Set(name, source, variables, context.pick, window, allowed))
+        return tuple(sets)
+
+    @cached_property
+    def _target(self) -> _Set:
+        source = self.data.sources[self.data.target_source]
+        window, lead = Window.parse(self.target_window), duration(self.lead)
+        shifted = Window(window.start + lead, window.stop + lead)
+        allowed = self._allowed(source, self.data.target_places)
+        return _Set("target", source, self.data.target_names, self.targets, shifted, allowed)
+
+    def _allowed(self, source: Source, kept: np.ndarray | None) -> np.ndarray | None:
+        """Places that may be used: those of this part whose static features are known."""
+        known = ~np.isnan(self.data.still_at(source.name)).any(-1)
+        if known.all():
+            return kept
+        return known if kept is None else known & kept
+
+    @cached_property
+    def _places(self) -> dict[str, np.ndarray]:
+        """Latitudes and longitudes of every source in the one range of longitudes."""
+        west = self.data.west
+        return {
+            name: np.stack([s.lat, wrap(s.lon, west)], -1).astype(np.float32)
+            for name, s in self.data.sources.items()
+        }
+
+    @cached_property
+    def _still(self) -> dict[str, np.ndarray]:
+        still = {name: self.data.still_at(name) for name in self.data.sources}
+        if self.normaliser is None or not self.data.statics:
+            return still
+        names = tuple(self.data.statics)
+        return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in still.items()}
+
+    def _available(self, of: _Set, time: np.datetime64 | None) -> tuple[np.ndarray, int, np.ndarray]:
+        """The rows that a task at `time` may use, and all values from a first row on."""
+        start, stop = (None, None) if time is None else of.window.around(time)
+        if start is not None and stop is not None and self.data.period is not None:
+            start, stop = max(start, self.data.period[0]), min(stop, self.data.period[1])
+        first, last = of.source.rows(start, stop)
+        values = of.source.values(first, last)
+        good = None
+        columns = of.source.index(of.variables)
+        if any(of.source.variables[i].missing != 0.0 for i in columns):
+            good = np.isfinite(values[:, columns]).all(1)
+        if of.allowed is not None:
+            here = of.allowed[of.source.places(np.arange(first, last))]
+            good = here if good is None else good & here
+        rows = np.arange(first, last) if good is None else first + np.flatnonzero(good)
+        return rows, first, values
+
+    def _make(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> Task:
+        if times is None:
+            found = [self._time_with_targets(rng) for _ in range(self.batch)]
+        else:
+            found = [(t, *self._available(self._target, t)) for t in times]
+        moments = [entry[0] for entry in found]
+        of_batch = rng.random()
+        centres = [self._centre(rows, rng) for _, rows, _, _ in found]
+
+        def luck(name: str) -> list[Draw]:
+            own = np.random.default_rng([self.seed, index, crc32(name.encode())])
+            return [Draw(own, of_batch, centre) for centre in centres]
+
+        context, seen = {}, [np.zeros(0, int) for _ in found]
+        for of in self._sets:
+            chosen = []
+            for i, draw in enumerate(luck(of.name)):
+                rows, first, values = self._available(of, moments[i])
+                rows = _choose(of, rows, draw)
+                if of.source is self._target.source:
+                    seen[i] = np.concatenate([seen[i], rows])
+                chosen.append((rows, first, values))
+            context[of.name] = self._points(of, chosen, moments)
+        chosen = []
+        for i, draw in enumerate(luck("target")):
+            _, rows, first, values = found[i]
+            if isinstance(self.targets, Rest):
+                rows = _without(rows, seen[i])
+            chosen.append((_choose(self._target, rows, draw), first, values))
+            if not len(chosen[-1][0]) and self.data.moment is None:
+                when = "" if moments[i] is None else f" at {show(moments[i])}"
+                raise ValueError(
+                    f"A task must have at least one target, but {self.targets} leaves none"
+                    f"{when}; take fewer for the context."
+                )
+        return Task(context, self._points(self._target, chosen, moments))
+
+    def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, np.ndarray, int, np.ndarray]:
+        for _ in range(TRIES):
+            time = None if self.times is None else self.times[rng.integers(len(self.times))]
+            rows, first, values = self._available(self._target, time)
+            if len(rows):
+                return time, rows, first, values
+        raise ValueError(
+            f"A task must have at least one target, but {TRIES} random times of part "
+            f"{self.data.part!r} have no value of {list(self.data.target_names)}."
+        )
+
+    def _centre(self, rows: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
+        luck = rng.random()
+        if not len(rows):
+            return 0.0, 0.0
+        source = self._target.source
+        place = source.places(rows[int(luck * len(rows))])
+        return float(source.lat[place]), float(source.lon[place])
+
+    def _points(
+        self,
+        of: _Set,
+        chosen: Sequence[tuple[np.ndarray, int, np.ndarray]],
+        moments: Sequence[np.datetime64 | None],
+    ) -> PointSet:
+        """One batch of the chosen rows of every task; the shorter ones are filled up and masked."""
+        source, data = of.source, self.data
+        columns = source.index(of.variables)
+        keys = [f"{source.name}.{name}" for name in of.variables]
+        counts = np.array([len(rows) for rows, _, _ in chosen])
+        shape = (len(chosen), int(counts.max(initial=0)))
+        x = np.zeros((*shape, len(self.coordinates)), np.float32)
+        y = np.zeros((*shape, len(columns)), np.float32)
+        exact = np.float64 if "hours" in data.computed else np.float32
+        features = np.zeros((*shape, len(data.feature_names)), exact)
+        everywhere, still = self._places[source.name], self._still[source.name]
+        for i, ((rows, first, values), moment) in enumerate(zip(chosen, moments, strict=True)):
+            n, places = len(rows), source.places(rows)
+            here = everywhere[places]
+            times = source.times_of(rows)
+            for d, name in enumerate(self.coordinates):
+                if name != "time":
+                    x[i, :n, d] = here[:, name == "lon"]
+                elif times is not None and moment is not None:
+                    x[i, :n, d] = (times - moment) / HOUR
+            picked = values[rows - first]
+            picked = picked if columns == list(range(values.shape[1])) else picked[:, columns]
+            y[i, :n] = picked if self.normaliser is None else self.normaliser.normalise(keys, picked)
+            if data.statics:
+                features[i, :n, : still.shape[1]] = still[places]
+            if data.computed:
+                if times is None and moment is not None:
+                    times = np.full(n, moment)
+                made = data.compute(times, source.lat[places], source.lon[places])
+                features[i, :n, still.shape[1] :] = made
+        mask = None
+        if (counts < shape[1]).any():
+            mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
+        return PointSet(
+            torch.from_numpy(x),
+            torch.from_numpy(y),
+            mask,
+            torch.from_numpy(features) if data.feature_names else None,
+        )
+
+
+def _choose(of: _Set, rows: np.ndarray, draw: Draw) -> np.ndarray:
+    places = of.source.places(rows)
+    chosen = of.pick.choose(of.source.lat[places], of.source.lon[places], draw)
+    return rows if chosen is None else rows[chosen]
+
+
+def _without(rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    return rows[~np.isin(rows, seen)] if len(seen) else rows

@@ -1,0 +1,411 @@
+"""Tasks: the right observations at the right times, and the same ones whoever draws them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import weather
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridtnp.dataset import Dataset
+from gridtnp.normalisation import Normaliser
+from gridtnp.picks import Block, Count, Draw, Fraction, Gap, Pick, Rest, Whole, within
+from gridtnp.sampling import Context, Sampler
+from gridtnp.task import PointSet, Task
+
+
+def dataset() -> Dataset:
+    return Dataset({"stations": weather.stations()}, target="stations.t2m")
+
+
+def points(some: PointSet, element: int = 0) -> list[tuple[float, ...]]:
+    """Coordinates and values of the points that are used, to compare as sets."""
+    assert some.y is not None
+    used = slice(None) if some.mask is None else some.mask[element]
+    rows = torch.cat([some.x[element][used], some.y[element][used]], -1)
+    return [tuple(row) for row in rows.tolist()]
+
+
+def expected(frame: pd.DataFrame) -> set[tuple[float, ...]]:
+    rows = frame[["lat", "lon", "t2m"]].to_numpy(np.float32)
+    return {tuple(row) for row in rows.tolist()}
+
+
+def equal(a: Task, b: Task) -> None:
+    pairs = [(a.target, b.target), *((a.context[k], b.context[k]) for k in a.context)]
+    for one, other in pairs:
+        for name in ("x", "y", "mask", "features"):
+            left, right = getattr(one, name), getattr(other, name)
+            assert (left is None and right is None) or torch.equal(left, right)
+
+
+# ---- what is in a task ---------------------------------------------------------------------------
+
+
+def test_context_and_rest_are_all_there_was_at_that_time() -> None:
+    frame = weather.stations()
+    sampler = Sampler(dataset(), {"stations": Fraction(0.1, 0.9)}, batch=4)
+    days = [expected(day) for _, day in frame.groupby("time")]
+    for index in range(5):
+        task = sampler.draw(index)
+        for element in range(4):
+            seen, asked = points(task.context["stations"], element), points(task.target, element)
+            assert set(seen) | set(asked) in days
+            assert len(seen) + len(asked) == 12
+            assert not set(seen) & set(asked)
+
+
+def test_values_come_with_their_own_place_time_and_features() -> None:
+    frame = weather.stations()
+    data = Dataset(
+        {"stations": frame},
+        target="stations.t2m",
+        static={"height": "stations.elevation"},
+        features=("day_of_year", "hours"),
+    )
+    sampler = Sampler(
+        data,
+        {"stations": Count(5)},
+        Whole(),
+        window="(-48h, 0h]",
+        lead="24h",
+        coordinates=("time", "lat", "lon"),
+        batch=3,
+    )
+    known = {
+        (np.float32(r.lat), np.float32(r.lon), r.time): (np.float32(r.t2m), r.elevation)
+        for r in frame.itertuples()
+    }
+    task = sampler.draw(0)
+    seen = 0
+    for some, low, high in ((task.context["stations"], -48, 0), (task.target, 24, 24)):
+        assert some.y is not None
+        assert some.features is not None
+        assert some.features.dtype == torch.float64
+        for element in range(3):
+            for x, y, features in zip(
+                some.x[element].numpy(), some.y[element].numpy(), some.features[element].numpy(),
+                strict=True,
+            ):
+                when = pd.Timestamp(0) + pd.Timedelta(hours=features[3])
+                value, elevation = known[(x[1], x[2], when)]
+                assert y[0] == value
+                assert features[0] == elevation
+                assert low - 1e-9 < x[0] <= high
+                assert x[0] != -48
+                seen += 1
+    assert seen == 3 * (5 + 12)
+
+
+def test_a_lead_needs_both_ends_within_the_data() -> None:
+    sampler = Sampler(dataset(), {"stations": Whole()}, Whole(), lead="72h")
+    assert sampler.times is not None
+    assert len(sampler.times) == 5
+    with pytest.raises(ValueError, match=r"^There must be at least one time for a task, but with lead"):
+        Sampler(dataset(), {"stations": Whole()}, Whole(), lead="30D")
+
+
+def test_tasks_at_regular_times_see_irregular_observations() -> None:
+    rng = np.random.default_rng(0)
+    minutes = np.sort(rng.choice(3000, 60, replace=False))
+    frame = pd.DataFrame(
+        {
+            "time": pd.Timestamp("2020-01-01") + pd.to_timedelta(minutes, unit="min"),
+            "lat": rng.uniform(-5, 5, 60),
+            "lon": np.linspace(175, 185, 60),
+            "sst": rng.normal(size=60),
+        }
+    )
+    data = Dataset({"ships": frame}, target="ships.sst")
+    sampler = Sampler(
+        data, {"ships": Whole()}, Whole(), window="(-6h, 0h]", target_window="(0h, 6h]", every="6h"
+    )
+    assert sampler.times is not None
+    assert (sampler.times.astype("datetime64[h]").astype(int) % 6 == 0).all()
+    total = 0
+    for task in sampler.in_order():
+        assert task.target.mask is not None or task.target.n
+        total += sum(len(points(task.target, i)) for i in range(task.target.batch))
+        assert (task.target.x[..., 1] < 186).all()
+    inside = frame[frame.time > pd.Timestamp(sampler.times[0])]
+    assert 0.7 * len(inside) <= total <= len(inside)
+
+
+def test_longitudes_are_in_one_range_across_the_date_line() -> None:
+    frame = weather.stations()
+    frame = frame.assign(lon=180 + frame.lon)
+    frame["lon"] = frame.lon.where(frame.lon < 180, frame.lon - 360)
+    data = Dataset({"stations": frame}, target="stations.t2m")
+    task = Sampler(data, {"stations": Whole()}, Whole()).draw(0)
+    assert (task.target.x[..., 1] > 175).all()
+    assert (task.target.x[..., 1] < 185).all()
+
+
+def test_missing_values_are_never_chosen() -> None:
+    frame = weather.stations().assign(rain=1.0)
+    frame.loc[::2, "t2m"] = np.nan
+    frame.loc[::3, "rain"] = np.nan
+    data = Dataset({"s": frame}, target="s.t2m")
+    sampler = Sampler(data, {"s.t2m": Whole(), "s.rain": Whole(), "s": Whole()}, Whole(), batch=2)
+    task = sampler.at("2019-03-02")
+    day = frame[frame.time == "2019-03-02"]
+    assert task.target.n == int(day.t2m.notna().sum())
+    assert task.context["s.rain"].n == int(day.rain.notna().sum())
+    assert task.context["s"].n == int((day.rain.notna() & day.t2m.notna()).sum())
+
+
+def test_held_out_stations_are_targets_alone() -> None:
+    frame = weather.stations()
+    parts = dataset().split(["2019-03-04", "2019-03-06"], hold_out_stations=0.5)
+    seen = [set(), set()]
+    for part in parts:
+        sampler = Sampler(part, batch=2)
+        for task in itertools.islice(sampler.in_order(), 3):
+            for i in range(task.target.batch):
+                seen[0] |= {p[:2] for p in points(task.context["stations"], i)}
+                if part.part != "train":
+                    seen[1] |= {p[:2] for p in points(task.target, i)}
+    assert not seen[0] & seen[1]
+    assert len(seen[0] | seen[1]) == frame.station.nunique()
+
+
+def test_a_moment_to_predict_at_needs_no_targets() -> None:
+    part = dataset().at("2019-03-02T12:00")
+    task = Sampler(part, {"stations": Whole()}, window="(-24h, 0h]").at("2019-03-02T12:00")
+    assert task.target.n == 0
+    assert task.context["stations"].n == 12
+
+
+def test_places_without_static_features_are_not_used() -> None:
+    lat, lon = np.arange(45.0, 51.0), np.arange(-6.0, 7.0)
+    height = xr.DataArray(np.ones((6, 13)), {"lat": lat, "lon": lon}, ("lat", "lon"), "height")
+    data = Dataset(
+        {"stations": weather.stations()}, target="stations.t2m", static={"height": height}
+    )
+    task = Sampler(data, {"stations": Whole()}, Whole()).draw(0)
+    assert (task.target.x[..., 0] <= 51).all()
+    assert 0 < task.target.n < 12
+
+
+def test_normalised_tasks() -> None:
+    data = Dataset(
+        {"stations": weather.stations()},
+        target="stations.t2m",
+        static={"height": "stations.elevation"},
+    )
+    fitted = Normaliser.fit(data)
+    plain = Sampler(data, seed=1).draw(0)
+    made = Sampler(data, seed=1, normaliser=fitted).draw(0)
+    assert plain.target.y is not None
+    assert made.target.y is not None
+    back = fitted.restore(("stations.t2m",), made.target.y[0].double().numpy())
+    np.testing.assert_allclose(back, plain.target.y[0].numpy(), atol=1e-5)
+    assert made.target.features is not None
+    assert made.target.features.abs().max() < 3
+
+
+# ---- picks ---------------------------------------------------------------------------------------
+
+
+def luck(seed: int = 0, of_batch: float = 0.5, centre: tuple[float, float] = (50.0, 0.0)) -> Draw:
+    return Draw(np.random.default_rng(seed), of_batch, centre)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 50),
+    st.one_of(
+        st.builds(Fraction, st.floats(0, 0.5), st.floats(0.5, 1), st.sampled_from(["task", "batch"])),
+        st.builds(Count, st.integers(0, 30), st.integers(30, 80)),
+        st.builds(Block, st.floats(0, 20)),
+        st.builds(Gap, st.floats(0, 20), st.builds(Count, st.integers(0, 30))),
+        st.just(Whole()),
+    ),
+    st.integers(0, 5),
+)
+def test_picks_choose_each_observation_at_most_once(n: int, pick: Pick, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lat, lon = rng.uniform(40, 60, n), rng.uniform(-10, 10, n)
+    chosen = pick.choose(lat, lon, luck(seed))
+    if chosen is not None:
+        assert len(set(chosen.tolist())) == len(chosen) <= n
+        assert ((chosen >= 0) & (chosen < n)).all()
+
+
+def test_fractions_and_counts_have_their_size() -> None:
+    place = np.zeros(1000)
+    assert len(Fraction(0.25).choose(place, place, luck())) == 250  # type: ignore[arg-type]
+    batch = Fraction(0.2, 0.4, per="batch")
+    assert len(batch.choose(place, place, luck(of_batch=0.5))) == 300  # type: ignore[arg-type]
+    assert len(Fraction(1e-6).choose(place, place, luck())) == 1  # type: ignore[arg-type]
+    assert len(Count(7).choose(place, place, luck())) == 7  # type: ignore[arg-type]
+    assert Count(2000).choose(place, place, luck()) is None
+    sizes = {len(Count(1, 3).choose(place, place, luck(s))) for s in range(40)}  # type: ignore[arg-type]
+    assert sizes == {1, 2, 3}
+
+
+def test_a_gap_and_a_block_share_the_place_and_leave_nothing_out() -> None:
+    sampler = Sampler(
+        Dataset({"grid": weather.field()}, target="grid.t2m"),
+        {"grid": Gap(1.5)},
+        Block(1.5),
+        batch=3,
+    )
+    for index in range(4):
+        task = sampler.draw(index)
+        for i in range(3):
+            outside = {p[:2] for p in points(task.context["grid"], i)}
+            inside = {p[:2] for p in points(task.target, i)}
+            assert inside
+            assert not outside & inside
+            assert len(outside) + len(inside) == 20
+
+
+def test_within_is_a_great_circle() -> None:
+    lat, lon = np.array([0.0, 0.0, 89.0, 0.0]), np.array([179.0, 174.0, 0.0, -179.0])
+    assert within(lat, lon, (0.0, 180.0), 1.001).tolist() == [True, False, False, True]
+    assert within(lat, lon, (89.0, 180.0), 2.001).tolist() == [False, False, True, False]
+
+
+def test_picks_refuse_nonsense() -> None:
+    for low, high in ((-0.1, None), (0.5, 0.2), (0.5, 1.5)):
+        with pytest.raises(ValueError, match=r"^A fraction must be from a low to a higher share"):
+            Fraction(low, high)
+    with pytest.raises(ValueError, match=r"^A count must be from a low to a higher number, got 5 and 2"):
+        Count(5, 2)
+    with pytest.raises(ValueError, match=r"leaves none at .*; take fewer for the context\.$"):
+        Sampler(dataset(), {"stations": Whole()}, Rest()).draw(0)
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_the_same_for_any_number_of_workers() -> None:
+    data = Dataset(
+        {"stations": weather.stations(), "era5": weather.field()[["u10"]]}, target="stations.t2m"
+    )
+    sampler = Sampler(data, window="(-24h, 0h]", batch=3, seed=5)
+    alone = [sampler.draw(index) for index in range(8)]
+    for workers in (1, 3):
+        stream = sampler.stream(workers=workers)
+        for task in alone:
+            equal(next(stream), task)
+        stream.close()  # type: ignore[attr-defined]
+    later = sampler.stream(5, workers=2, ahead=2)
+    equal(next(later), alone[5])
+    again = Sampler(data, window="(-24h, 0h]", batch=3, seed=5)
+    equal(again.draw(3), alone[3])
+    other = Sampler(data, window="(-24h, 0h]", batch=3, seed=6).draw(3)
+    assert other.target.x.shape != alone[3].target.x.shape or not torch.equal(
+        other.target.x, alone[3].target.x
+    )
+    with pytest.raises(ValueError, match=r"^At least one worker must make the tasks, got 0\.$"):
+        next(sampler.stream(workers=0))
+
+
+def test_all_times_in_order_are_all_times_once() -> None:
+    frame = weather.stations()
+    sampler = Sampler(dataset(), {"stations": Count(3)}, Whole(), batch=3)
+    found = [set(points(t.target, i)) for t in sampler.in_order() for i in range(t.target.batch)]
+    assert found == [expected(day) for _, day in frame.groupby("time")]
+
+
+def test_data_without_times_make_tasks_too() -> None:
+    frame = weather.stations(days=1).drop(columns="time")
+    data = Dataset({"s": frame}, target="s.t2m")
+    task = Sampler(data, {"s": Fraction(0.5)}, batch=2).draw(0)
+    assert task.context["s"].n == 6
+    assert task.target.n == 6
+    assert len(list(Sampler(data, {"s": Fraction(0.5)}).in_order())) == 1
+    with pytest.raises(ValueError, match=r"^Coordinate 'time' needs times, but 's' has none\.$"):
+        Sampler(data, coordinates=("time", "lat", "lon"))
+
+
+def test_wrong_names_are_told_at_once() -> None:
+    with pytest.raises(ValueError, match=r"^A source must be one of the dataset's, .*'ships'"):
+        Sampler(dataset(), {"ships": Whole()})
+    with pytest.raises(ValueError, match=r"^A coordinate must be known, .*'depth'"):
+        Sampler(dataset(), coordinates=("depth", "lat"))
+    with pytest.raises(ValueError, match=r"^A batch must hold at least one task, got 0\.$"):
+        Sampler(dataset(), batch=0)
+
+
+def test_a_part_without_values_of_the_target_is_told() -> None:
+    frame = weather.stations().assign(rain=1.0)
+    frame.loc[frame.time >= "2019-03-06", "rain"] = np.nan
+    _, _, test = Dataset({"s": frame}, target="s.rain").split(["2019-03-04", "2019-03-06"])
+    with pytest.raises(ValueError, match=r"random times of part 'test' have no value of \['rain'\]"):
+        Sampler(test, {"s.t2m": Whole()}, Whole()).draw(0)
+
+
+# ---- the paper's set-ups -------------------------------------------------------------------------
+
+
+def test_the_gaussian_process_of_the_paper() -> None:
+    """Functions numbered by their time, seen at random places of a square."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "time": np.repeat(pd.date_range("2000", periods=4, freq="1h"), 1100),
+            "lat": rng.uniform(-6, 6, 4400),
+            "lon": rng.uniform(-6, 6, 4400),
+            "value": rng.normal(size=4400),
+        }
+    )
+    data = Dataset({"observations": frame}, target="observations.value")
+    task = Sampler(data, {"observations": Count(1000)}).draw(0)
+    assert task.context["observations"].x.shape == (8, 1000, 2)
+    assert task.target.x.shape == (8, 100, 2)
+
+
+def test_the_stations_of_the_paper() -> None:
+    """A share of the stations that all tasks of a batch have in common, and all of a coarse grid."""
+    ds = weather.field()
+    stations = weather.stations(days=6).assign(time=lambda f: weather.TIMES[0])
+    stations = stations.drop_duplicates("station")
+    t2m = pd.concat([stations.assign(time=t) for t in weather.TIMES])
+    data = Dataset({"t2m": t2m, "skt": ds[["u10"]].rename(u10="skt")}, target="t2m.t2m")
+    context = {"t2m": Fraction(0.0001, 0.3, per="batch"), "skt": Whole()}
+    task = Sampler(data, context, Whole()).draw(0)
+    assert task.context["t2m"].mask is None
+    assert task.context["skt"].x.shape == (8, 20, 2)
+    assert task.target.x.shape == (8, 12, 2)
+
+
+def test_the_wind_of_the_paper() -> None:
+    """Four hours of six components, each seen at places of its own, at one share."""
+    rng = np.random.default_rng(0)
+    shape = (9, 3, 6, 7)
+    ds = xr.Dataset(
+        {c: (("time", "level", "lat", "lon"), rng.normal(size=shape)) for c in "uv"},
+        {
+            "time": pd.date_range("2009-06-01", periods=9, freq="1h"),
+            "level": [700, 850, 1000],
+            "lat": np.linspace(25, 49, 6),
+            "lon": np.linspace(-125, -66, 7),
+        },
+    )
+    names = [f"{c}_{level}" for level in (700, 850, 1000) for c in "uv"]
+    data = Dataset({"era5": ds}, target=[f"era5.{name}" for name in names], features=("hours",))
+    some = Fraction(0.05, 0.25, per="batch")
+    sampler = Sampler(
+        data,
+        {name.replace("_", ""): Context(some, of=f"era5.{name}") for name in names},
+        targets=Fraction(0.25),
+        window="[0h, 3h]",
+        target_window="[0h, 3h]",
+        coordinates=("time", "lat", "lon"),
+    )
+    task = sampler.draw(0)
+    assert set(task.context) == {f"{c}{level}" for level in (700, 850, 1000) for c in "uv"}
+    assert len({points.x.shape for points in task.context.values()}) == 1
+    assert task.target.y is not None
+    assert task.target.y.shape == (8, 42, 6)
+    assert set(task.target.x[..., 0].unique().tolist()) == {0.0, 1.0, 2.0, 3.0}
+    assert not torch.equal(task.context["u700"].x, task.context["v700"].x)
