@@ -45,7 +45,9 @@ def test_one_cell_beyond_the_edge_holds_the_edge_and_farther_out_there_is_nothin
 
 
 def test_missing_corners_do_not_count() -> None:
-    field = static(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[1.0, np.nan], [1.0, 3.0]]))
+    field = static(
+        np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[1.0, np.nan], [1.0, 3.0]])
+    )
     assert field.at(np.array([0.0]), np.array([0.5]))[0] == 1.0
     assert field.at(np.array([0.5]), np.array([0.5]))[0] == pytest.approx(5 / 3)
     assert np.isnan(field.at(np.array([0.0]), np.array([1.0]))[0])

@@ -12,9 +12,11 @@ import pytest
 import weather
 import xarray as xr
 
+from gridtnp.coordinates import wrap
 from gridtnp.dataset import Dataset
 from gridtnp.fields import understand_dataset
 from gridtnp.picks import Count
+from gridtnp.reading import open_data
 from gridtnp.sampling import Sampler
 from gridtnp.sources import Lazy, Panel, Records
 
@@ -53,10 +55,11 @@ def test_the_copernicus_layout(tmp_path: Path) -> None:
     ds["longitude"].attrs = {"units": "degrees_east", "standard_name": "longitude"}
     ds["t2m"].attrs = {"units": "K", "long_name": "2 metre temperature"}
     ds = ds.assign_coords(number=0, expver=("valid_time", ["0001"] * ds.sizes["valid_time"]))
-    ds.to_netcdf(tmp_path / "download.nc", engine="h5netcdf")
+    ds.to_netcdf(tmp_path / "download.nc", engine="netcdf4")
     data = Dataset({"era5": tmp_path / "download.nc"}, target="era5.t2m")
     np.testing.assert_array_equal(
-        data.sources["era5"].values(0, 120), panel(weather.field(np.float32)[["t2m"]]).values(0, 120)
+        data.sources["era5"].values(0, 120),
+        panel(weather.field(np.float32)[["t2m"]]).values(0, 120),
     )
     assert "t2m  K, " in repr(data)
     assert "grid of 4 × 5, 6 times" in repr(data)
@@ -71,9 +74,11 @@ def test_the_cloud_layout(tmp_path: Path) -> None:
     levels = xr.DataArray([500, 850], dims="level", coords={"level": [500, 850]})
     ds["u_component_of_wind"] = ds["wind"] * levels.astype("float32")
     ds["land_sea_mask"] = xr.ones_like(ds["wind"].isel(time=0, drop=True))
-    ds.drop_vars("wind").chunk(time=2).to_zarr(tmp_path / "cloud.zarr")
+    ds.drop_vars("wind").chunk(time=2).to_zarr(tmp_path / "cloud.zarr", consolidated=False)
     path = str(tmp_path / "cloud.zarr")
-    data = Dataset({"era5": path}, target="era5.2m_temperature", static={"land": "era5.land_sea_mask"})
+    data = Dataset(
+        {"era5": path}, target="era5.2m_temperature", static={"land": "era5.land_sea_mask"}
+    )
     source = data.sources["era5"]
     assert source.names == (
         "2m_temperature",
@@ -129,7 +134,11 @@ def test_a_curvilinear_grid_and_a_single_place() -> None:
     lat, lon = np.meshgrid([50.0, 51.0], [1.0, 2.0, 3.0], indexing="ij")
     ds = xr.Dataset(
         {"t": (("time", "y", "x"), np.arange(12.0).reshape(2, 2, 3))},
-        {"time": pd.date_range("2020", periods=2), "lat": (("y", "x"), lat), "lon": (("y", "x"), lon)},
+        {
+            "time": pd.date_range("2020", periods=2),
+            "lat": (("y", "x"), lat),
+            "lon": (("y", "x"), lon),
+        },
     )
     source = panel(ds)
     assert source.shape is None
@@ -182,7 +191,9 @@ def test_what_has_other_dimensions_is_left_out_and_told() -> None:
     _, notes = understand_dataset("grid", ds, ALL)
     assert [str(n) for n in notes] == ["grid: 1 left out: profile has dimensions ('depth',)"]
     members = ds[["t2m"]].expand_dims(number=3)
-    message = r"^Source 'grid' must have at least one variable with dimensions \('time', 'lat', 'lon'\)"
+    message = (
+        r"^Source 'grid' must have at least one variable with dimensions \('time', 'lat', 'lon'\)"
+    )
     with pytest.raises(ValueError, match=message):
         understand_dataset("grid", members, ALL)
     assert panel(ds[["t2m"]].expand_dims(number=1)).size == 120
@@ -204,14 +215,17 @@ def test_missing_values_are_counted_and_all_missing_is_refused() -> None:
     source, notes = understand_dataset("grid", ds, ALL)
     assert [str(n) for n in notes] == ["grid: 10 of 120 masked: t2m is missing"]
     assert source.variable("t2m").missing == pytest.approx(10 / 120)
-    with pytest.raises(ValueError, match=r"^Every variable must have at least one value, but 'u10'"):
+    with pytest.raises(
+        ValueError, match=r"^Every variable must have at least one value, but 'u10'"
+    ):
         understand_dataset("grid", ds.assign(u10=ds.u10 * np.nan), ALL)
 
 
 def test_reading_piece_by_piece_gives_the_same_values(tmp_path: Path) -> None:
     ds = weather.field(np.float32)
-    ds.chunk(time=2).to_zarr(tmp_path / "a.zarr")
-    opened = xr.open_zarr(tmp_path / "a.zarr", chunks=None)
+    ds.chunk(time=2).to_zarr(tmp_path / "a.zarr", consolidated=False)
+    opened = open_data(tmp_path / "a.zarr")
+    assert isinstance(opened, xr.Dataset)
     lazily, whole = panel(opened, memory=400), panel(ds)
     assert isinstance(lazily.store, Lazy)
     assert lazily.variable("t2m").missing is None
@@ -220,18 +234,18 @@ def test_reading_piece_by_piece_gives_the_same_values(tmp_path: Path) -> None:
 
 
 def test_a_store_ten_times_the_allowed_memory_is_read_within_it(tmp_path: Path) -> None:
-    steps, allowed = 160, 2**21
+    steps, allowed = 640, 2**21
     ds = xr.Dataset(
-        {"t": (("time", "lat", "lon"), np.random.default_rng(0).random((steps, 128, 256), "f4"))},
+        {"t": (("time", "lat", "lon"), np.random.default_rng(0).random((steps, 64, 128), "f4"))},
         {
             "time": pd.date_range("2020", periods=steps, freq="1h"),
-            "lat": np.linspace(-89, 89, 128),
-            "lon": np.linspace(0, 358, 256),
+            "lat": np.linspace(-89, 89, 64),
+            "lon": np.linspace(0, 357, 128),
         },
     )
     assert ds.t.nbytes == 10 * allowed
-    ds.to_zarr(tmp_path / "a.zarr", encoding={"t": {"chunks": (4, 128, 256)}})
-    expected = ds.t.values[[0, 80, 159]].reshape(3, -1)
+    ds.to_zarr(tmp_path / "a.zarr", encoding={"t": {"chunks": (4, 64, 128)}}, consolidated=False)
+    expected = ds.t.values[[0, 80, 639]].reshape(3, -1)
     del ds
     tracemalloc.start()
     try:
@@ -245,9 +259,10 @@ def test_a_store_ten_times_the_allowed_memory_is_read_within_it(tmp_path: Path) 
     assert peak < 2 * allowed
     source = data.sources["grid"]
     places = len(source.lat)
-    for step, values in zip((0, 80, 159), expected, strict=True):
+    order = np.lexsort([wrap(np.tile(np.linspace(0, 357, 128), 64)), source.lat])
+    for step, values in zip((0, 80, 639), expected, strict=True):
         got = source.values(step * places, (step + 1) * places)[:, 0]
-        assert np.isin(got[:50], values).all()
+        np.testing.assert_array_equal(got, values[order])
 
 
 def test_pieces_are_safe_to_read_from_many_threads() -> None:

@@ -34,7 +34,7 @@ def test_it_is_measured_on_the_training_part_alone() -> None:
 def test_missing_values_do_not_count_and_pieces_add_up(tmp_path: Path) -> None:
     ds = weather.field(np.float32)
     ds["t2m"][0, :2] = np.nan
-    ds.chunk(time=1).to_zarr(tmp_path / "a.zarr")
+    ds.chunk(time=1).to_zarr(tmp_path / "a.zarr", consolidated=False)
     whole = Normaliser.fit(Dataset({"g": ds}, target="g.t2m"))
     lazily = Normaliser.fit(Dataset({"g": tmp_path / "a.zarr"}, target="g.t2m", memory=200))
     values = ds.t2m.values[np.isfinite(ds.t2m.values)].astype(np.float64)
@@ -89,7 +89,9 @@ def test_the_constants_of_the_paper_by_name() -> None:
     made = Normaliser.paper(data)
     assert made.mean["era5.2m_temperature"] == PAPER["t2m"][0]
     assert made.std["era5.u_850"] == 8.188043
-    with pytest.raises(ValueError, match=r"^The paper has constants for some variables, 'g'.*'u10'"):
+    with pytest.raises(
+        ValueError, match=r"^The paper has constants for some variables, 'g'.*'u10'"
+    ):
         Normaliser.paper(Dataset({"g": weather.field()}, target="g.t2m"))
 
 

@@ -17,7 +17,7 @@ from gridtnp.places import latlon_grid, observe
 def test_a_list_of_stations_sees_the_nearest_grid_point(tmp_path: Path) -> None:
     """A list like that of HadISD: nothing but latitudes and longitudes, some of them twice."""
     ds = weather.field()
-    places = pd.DataFrame({"lat": [50.1, 53.75, 50.1], "lon": [-2.4, 361.0, -2.4]})
+    places = pd.DataFrame({"lat": [50.1, 53.75, 50.1], "lon": [-2.4, -359.0, -2.4]})
     places.to_csv(tmp_path / "stations.csv", index=False)
     seen = observe(ds, tmp_path / "stations.csv")
     assert dict(seen.sizes) == {"time": 6, "station": 3}
@@ -46,7 +46,9 @@ def test_names_and_elevations_come_along() -> None:
 
 
 def test_stations_must_be_places() -> None:
-    with pytest.raises(ValueError, match=r"^Stations must have latitudes up to ±90 .* but row 1 is at 95"):
+    with pytest.raises(
+        ValueError, match=r"^Stations must have latitudes up to ±90 .* but row 1 is at 95"
+    ):
         observe(weather.field(), pd.DataFrame({"lat": [0.0, 95.0], "lon": [0.0, 0.0]}))
     with pytest.raises(ValueError, match=r"^Source 'stations' must have latitudes and longitudes"):
         observe(weather.field(), pd.DataFrame({"name": ["a"]}))
@@ -75,10 +77,16 @@ def test_a_grid_from_a_box() -> None:
     grid = latlon_grid(lat=(50, 51), lon=(0, 360), step=0.5)
     assert grid.lat.values.tolist() == [50.0, 50.5, 51.0]
     assert grid.sizes["lon"] == 720
-    with pytest.raises(ValueError, match=r"^A grid must be made like another, latlon_grid\(ds, factor"):
+    with pytest.raises(
+        ValueError, match=r"^A grid must be made like another, latlon_grid\(ds, factor"
+    ):
         latlon_grid(lat=(50, 51))
-    with pytest.raises(ValueError, match=r"^A grid must be refined by a whole number from 1 on, got 0"):
+    with pytest.raises(
+        ValueError, match=r"^A grid must be refined by a whole number from 1 on, got 0"
+    ):
         latlon_grid(weather.field(), factor=0)
     curved = xr.Dataset(coords={"lat": (("y", "x"), [[1.0]]), "lon": (("y", "x"), [[1.0]])})
-    with pytest.raises(ValueError, match=r"^A grid must have axes of latitudes and longitudes, but 'lat'"):
+    with pytest.raises(
+        ValueError, match=r"^A grid must have axes of latitudes and longitudes, but 'lat'"
+    ):
         latlon_grid(curved)

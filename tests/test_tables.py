@@ -91,13 +91,17 @@ def test_text_is_left_out_and_told_and_text_among_numbers_is_refused() -> None:
     source, notes = understand_table("obs", frame.assign(country=["FR", "GB"]))
     assert source.names == ("t2m",)
     assert str(notes[0]) == "obs: 1 left out: column 'country' holds text"
-    with pytest.raises(ValueError, match=r"^Column 'lat' of source 'obs' must hold numbers, but row 1"):
+    with pytest.raises(
+        ValueError, match=r"^Column 'lat' of source 'obs' must hold numbers, but row 1"
+    ):
         understand_table("obs", frame.assign(lat=["50", "north"]))
 
 
 def test_no_coordinates_no_rows_no_values() -> None:
     frame = weather.stations()
-    with pytest.raises(ValueError, match=r"^Source 'obs' must have latitudes .* no latitude was found"):
+    with pytest.raises(
+        ValueError, match=r"^Source 'obs' must have latitudes .* no latitude was found"
+    ):
         understand_table("obs", frame.drop(columns="lat"))
     with pytest.raises(ValueError, match=r"^Source 'obs' must have at least one row, got an empty"):
         understand_table("obs", frame[:0])

@@ -48,8 +48,8 @@ def test_different_zones_that_are_all_told_are_the_same_times() -> None:
 def test_mixed_time_zones_are_refused() -> None:
     column = pd.Series(["2019-03-20T12:00", "2019-03-20T12:00+01:00"])
     message = (
-        r"^Times must all have a time zone or all have none \(then they are UTC\), but 'when' mixes "
-        r"'2019-03-20T12:00\+01:00' \(row 1\) and '2019-03-20T12:00' \(row 0\)\.$"
+        r"^Times must all have a time zone or all have none \(then they are UTC\), but 'when' "
+        r"mixes '2019-03-20T12:00\+01:00' \(row 1\) and '2019-03-20T12:00' \(row 0\)\.$"
     )
     with pytest.raises(ValueError, match=message):
         to_times(column, "when")
@@ -62,7 +62,9 @@ def test_times_that_are_not_times_are_refused_with_their_row() -> None:
     )
     with pytest.raises(ValueError, match=message):
         to_times(["2019-03-20", "soon", "2019-03-21"], "date")
-    with pytest.raises(ValueError, match=r"^Times must be dates, but 'time' holds numbers \(first: 3"):
+    with pytest.raises(
+        ValueError, match=r"^Times must be dates, but 'time' holds numbers \(first: 3"
+    ):
         to_times([3.5, 4.5], "time")
 
 
@@ -97,7 +99,9 @@ def test_what_is_no_window_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["(0h, 0h]", "[0h, -6h]", "[1h, 1h)"])
 def test_empty_windows_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"from an earlier to a later time, got .*, which is empty"):
+    with pytest.raises(
+        ValueError, match=r"from an earlier to a later time, got .*, which is empty"
+    ):
         Window.parse(text)
 
 

@@ -162,8 +162,8 @@ class Dataset:
             )
         if time is None and hold_out_stations is None:
             raise ValueError(
-                "A split must say what is kept apart: later times (time=['2018', '2019']), stations "
-                "(hold_out_stations=0.2), or both."
+                "A split must say what is kept apart: later times (time=['2018', '2019']), "
+                "stations (hold_out_stations=0.2), or both."
             )
         source = self.sources[self.target_source]
         spans = [self.period] * 3 if time is None else periods(time, gap, self.period)
@@ -341,14 +341,10 @@ def understand(name: str, data: Data, memory: int) -> tuple[Source, list[Note]]:
 
 def _with_units(variable: Variable, units: str) -> Variable:
     attributes = {**variable.attributes, "units": units}
-    return Variable(
-        variable.name, units, attributes, variable.missing, variable.low, variable.high
-    )
+    return Variable(variable.name, units, attributes, variable.missing, variable.low, variable.high)
 
 
-def _still_of(
-    source: Source, name: str, column: str, field: StaticField | None
-) -> np.ndarray:
+def _still_of(source: Source, name: str, column: str, field: StaticField | None) -> np.ndarray:
     """A static feature at the places of a source: its own column before the field."""
     own = source.columns.get(column, source.columns.get(name))
     if field is None:

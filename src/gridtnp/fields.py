@@ -1,5 +1,5 @@
-"""An xarray dataset becomes a `Panel` (a grid, or stations with a common clock) or, where the places
-move, `Records`.
+"""An xarray dataset becomes a `Panel` (a grid, or stations with a common clock) or, where the
+places move, `Records`.
 
 Any order of dimensions, latitudes up or down, longitudes in any range; pressure levels become
 variables of their own (`u_850`).
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from gridtnp.cleaning import Note
 from gridtnp.coordinates import possible, recognise, require_places, wrap
-from gridtnp.sources import Lazy, Loaded, Panel, Source, Variable
-from gridtnp.tables import describe_values, understand_table
+from gridtnp.sources import Lazy, Loaded, Panel, Source, Store, Variable
+from gridtnp.tables import describe_values, kept_attributes, understand_table
 from gridtnp.times import show, to_times
 
 
@@ -64,25 +63,28 @@ def understand_dataset(
     )
     variables, columns = _variables(name, ds, found, layout, notes)
     parts = [_Part.of(ds[key], layout, ds, found.get("level")) for key in variables]
-    names = [column for part in parts for column in part.names]
+    names = sorted(column for part in parts for column in part.names)
+    attributes = {column: part.array.attrs for part in parts for column in part.names}
     per_step = len(order) * len(names) * 4
     if len(steps) * per_step <= memory:
-        loaded = Loaded(_fetch(parts, layout, 0, len(steps)))
-        described = []
-        for i, (column, part) in enumerate((c, p) for p in parts for c in p.names):
-            values = loaded.array[..., i]
-            described.append(describe_values(name, column, values, part.array.attrs))
-            if described[-1].missing:
-                count = int(np.isnan(values).sum())
-                notes.append(Note(name, "masked", f"{column} is missing", count, values.size))
-        store = loaded
-    else:
-        block = max(1, min(_chunk(parts, layout.time), memory // (4 * per_step) or 1))
-        store = Lazy(lambda a, b: _fetch(parts, layout, a, b), len(steps), block, memory)
+        store: Store = Loaded(_fetch(parts, names, layout, 0, len(steps)))
+        values = store.read(0, len(steps))
         described = [
-            Variable(column, part.array.attrs.get("units"), _kept(part.array.attrs), None)
-            for part in parts
-            for column in part.names
+            describe_values(name, column, values[..., i], attributes[column])
+            for i, column in enumerate(names)
+        ]
+        for i, variable in enumerate(described):
+            if variable.missing:
+                count, why = int(np.isnan(values[..., i]).sum()), f"{variable.name} is missing"
+                notes.append(Note(name, "masked", why, count, len(steps) * len(order)))
+    else:
+        block = max(1, min(_chunk(parts, layout.time), memory // (4 * per_step)))
+        store = Lazy(lambda a, b: _fetch(parts, names, layout, a, b), len(steps), block, memory)
+        described = [
+            Variable(
+                column, attributes[column].get("units"), kept_attributes(attributes[column]), None
+            )
+            for column in names
         ]
     still = {key: _still(ds[key], layout) for key in columns}
     panel = Panel(name, tuple(described), times, *places, labels, still, store, shape)
@@ -98,9 +100,7 @@ class _Part:
     dims: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, array: xr.DataArray, layout: Layout, ds: xr.Dataset, level: str | None
-    ) -> _Part:
+    def of(cls, array: xr.DataArray, layout: Layout, ds: xr.Dataset, level: str | None) -> _Part:
         dims = tuple(d for d in (layout.time, *layout.place) if d in array.dims)
         name = str(array.name)
         if layout.level is None or layout.level not in array.dims or level is None:
@@ -111,27 +111,32 @@ class _Part:
         return cls(array, names, (*dims, layout.level))
 
 
-def _fetch(parts: list[_Part], layout: Layout, start: int, stop: int) -> np.ndarray:
-    """Steps of all variables in the order of rows, (steps, places, variables)."""
+def _fetch(
+    parts: list[_Part], names: list[str], layout: Layout, start: int, stop: int
+) -> np.ndarray:
+    """Steps of all variables in the order of rows and names, (steps, places, variables)."""
     steps = layout.steps[start:stop]
-    span = slice(int(steps[0]), int(steps[-1]) + 1) if _consecutive(steps) else steps
-    columns = []
+    span = slice(int(steps[0]), int(steps[-1]) + 1) if (np.diff(steps) == 1).all() else steps
+    made = np.empty((len(steps), len(layout.order), len(names)), np.float32)
     for part in parts:
         array = part.array
         if layout.time is not None and layout.time in part.dims:
             array = array.isel({layout.time: span})
-        values = np.asarray(array.transpose(*part.dims).values, dtype=np.float32)
+        values = np.asarray(array.transpose(*part.dims).values)
         values = values.reshape(len(steps), -1, len(part.names))
-        columns.append(values[:, layout.order])
-    return np.ascontiguousarray(columns[0] if len(columns) == 1 else np.concatenate(columns, -1))
+        for level, name in enumerate(part.names):
+            made[..., names.index(name)] = values[:, layout.order, level]
+    made[~np.isfinite(made)] = np.nan
+    return made
 
 
 def _prepared(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
     """Without dimensions of size one that mean nothing here, and with a single axis of time."""
     if "time" in found and ds[found["time"]].ndim == 2:  # start of a forecast × step
         ds = ds.stack(valid=ds[found["time"]].dims).reset_index("valid", drop=True)
-    needed = {d for role in ("lat", "lon", "time", "level") if role in found
-              for d in ds[found[role]].dims}
+    needed = {
+        d for role in ("lat", "lon", "time", "level") if role in found for d in ds[found[role]].dims
+    }
     return ds.squeeze([d for d, size in ds.sizes.items() if size == 1 and d not in needed])
 
 
@@ -253,10 +258,6 @@ def _unique_dims(lat: xr.DataArray, lon: xr.DataArray) -> tuple[Hashable, ...]:
     return tuple(dict.fromkeys((*lat.dims, *lon.dims)))
 
 
-def _consecutive(steps: np.ndarray) -> bool:
-    return bool(len(steps)) and bool((np.diff(steps) == 1).all())
-
-
 def _chunk(parts: list[_Part], time: str | None) -> int:
     """How many steps are stored together."""
     array = parts[0].array
@@ -264,7 +265,3 @@ def _chunk(parts: list[_Part], time: str | None) -> int:
         return int(array.chunks[array.dims.index(time)][0])
     sizes = array.encoding.get("chunks") or array.encoding.get("chunksizes")
     return int(sizes[array.dims.index(time)]) if sizes and time in array.dims else 1
-
-
-def _kept(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in attributes.items() if k in ("standard_name", "long_name", "units")}

@@ -32,7 +32,9 @@ ALIASES = {
     "2m_temperature": "t2m",
     "skin_temperature": "skt",
     **{f"{c}{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)},
-    **{f"{c}_component_of_wind_{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)},
+    **{
+        f"{c}_component_of_wind_{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)
+    },
 }
 STEPS = 256
 """So many time steps are enough to measure a source that stays on disk."""

@@ -73,17 +73,22 @@ class Query:
         axes = [lat, lon] + ([data[found["time"]]] if "time" in found else [])
         needed = {dim for axis in axes for dim in axis.dims}
         # the order of the query's own values where it has some, time first where it has none
-        example = data if isinstance(data, xr.DataArray) else next(
-            (v for v in data.data_vars.values() if needed <= set(v.dims)), None
+        example = (
+            data
+            if isinstance(data, xr.DataArray)
+            else next((v for v in data.data_vars.values() if needed <= set(v.dims)), None)
         )
-        order = list(example.dims) if example is not None else [
-            dim for axis in (axes[2:] + axes[:2]) for dim in axis.dims
-        ]
+        order = (
+            list(example.dims)
+            if example is not None
+            else [dim for axis in (axes[2:] + axes[:2]) for dim in axis.dims]
+        )
         dims = {str(d): int(data.sizes[d]) for d in dict.fromkeys(order) if d in needed}
         template = xr.DataArray(np.zeros(tuple(dims.values()), np.int8), dims=tuple(dims))
         full = [
             axis.variable.set_dims(dims).transpose(*dims).values.ravel()
-            if dims else np.atleast_1d(axis.values)
+            if dims
+            else np.atleast_1d(axis.values)
             for axis in axes
         ]
         assert all(len(values) == template.size for values in full)
@@ -160,7 +165,7 @@ def column(variable: str, what: str | float) -> str:
 
 
 def attributes_of(variable: Variable, what: str | float) -> dict[str, Any]:
-    """CF attributes of a result; only what is of the variable's own kind keeps its standard name."""
+    """CF attributes of a result; a spread does not keep the variable's standard name."""
     called = str(variable.attributes.get("long_name", variable.name))
     kind = what if isinstance(what, str) else f"{100 * what:g} % quantile"
     words = {"mean": "mean", "std": "standard deviation"}.get(kind, kind)
@@ -193,9 +198,7 @@ def write(
     if kind == "grib":
         raise ValueError(f"GRIB cannot be written, got {str(place)!r}; use .nc or .zarr.")
     if place.exists() and not overwrite and append is None:
-        raise FileExistsError(
-            f"{str(place)!r} must not be there yet; overwrite=True replaces it."
-        )
+        raise FileExistsError(f"{str(place)!r} must not be there yet; overwrite=True replaces it.")
     if kind in NEEDS:
         require_installed(*NEEDS[kind], f"Writing {str(place)!r}")
     if kind in ("csv", "parquet"):
@@ -211,11 +214,13 @@ def write(
         raise ValueError(f"A table is written to .parquet or .csv, got {str(place)!r}.")
     if kind == "zarr":
         if append is not None and place.exists():
-            answer.to_zarr(place, append_dim=append, consolidated=False)
+            answer.to_zarr(place, append_dim=append, consolidated=True)
         else:
-            answer.to_zarr(place, mode="w" if overwrite else "w-", consolidated=False)
+            # the second format is the one that everything reads
+            mode = "w" if overwrite else "w-"
+            answer.to_zarr(place, mode=mode, zarr_format=2, consolidated=True)
         return place
     part = place.with_name(f".{place.name}.part")
-    answer.to_netcdf(part, engine="h5netcdf")
+    answer.to_netcdf(part, engine="netcdf4")
     os.replace(part, place)
     return place

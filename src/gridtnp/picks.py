@@ -8,11 +8,14 @@ from typing import Literal
 
 import numpy as np
 
+ROUNDING = 1e-6
+"""Of a share that should give a whole number."""
+
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """The luck of one task: a generator, a number from 0 to 1 that all tasks of the batch share, and
-    the place that its regions are around.
+    """The luck of one task: a generator, a number from 0 to 1 that all tasks of the batch share,
+    and the place that its regions are around.
     """
 
     rng: np.random.Generator
@@ -59,7 +62,7 @@ class Fraction(Pick):
         high = self.low if self.high is None else self.high
         luck = draw.of_batch if self.per == "batch" else draw.rng.random()
         share = self.low + (high - self.low) * luck
-        return _some(len(lat), int(np.ceil(share * len(lat))), draw.rng)
+        return _some(len(lat), int(np.ceil(share * len(lat) - ROUNDING)), draw.rng)
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,6 @@ def _some(available: int, number: int, rng: np.random.Generator) -> np.ndarray |
     return rng.choice(available, number, replace=False, shuffle=False)
 
 
-def _of(
-    pick: Pick, index: np.ndarray, lat: np.ndarray, lon: np.ndarray, draw: Draw
-) -> np.ndarray:
+def _of(pick: Pick, index: np.ndarray, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray:
     chosen = pick.choose(lat[index], lon[index], draw)
     return index if chosen is None else index[chosen]

@@ -36,9 +36,7 @@ def observe(field: xr.Dataset | xr.DataArray, stations: Stations) -> xr.Dataset:
     rows = _nearest(ds[y].values, lat)
     turn = wrap(ds[x].values.astype(np.float64)[None] - lon[:, None])
     cols = np.abs(turn).argmin(1)
-    picked = ds.isel(
-        {y: xr.DataArray(rows, dims="station"), x: xr.DataArray(cols, dims="station")}
-    )
+    picked = ds.isel({y: xr.DataArray(rows, dims="station"), x: xr.DataArray(cols, dims="station")})
     named = table[found["station"]].astype(str).to_numpy(object) if "station" in found else None
     coords = {"lat": ("station", lat), "lon": ("station", lon)}
     coords["station"] = ("station", np.arange(len(lat)).astype(str) if named is None else named)

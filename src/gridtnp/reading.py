@@ -1,4 +1,4 @@
-"""Files, globs and addresses become a pandas table or an xarray dataset; nothing is interpreted yet.
+"""Files, globs and addresses become a pandas table or an xarray dataset, not yet interpreted.
 
 The ending says what a file is: `.csv` (also `.csv.gz`), `.parquet`, `.nc`, `.zarr`, `.grib`.
 Addresses (`https://`, `s3://`, `gs://`, …) are opened through fsspec. Datasets are opened lazily:
@@ -25,7 +25,7 @@ KINDS = {
 }
 NEEDS = {
     "parquet": ("pyarrow", "io"),
-    "netcdf": ("h5netcdf", "io"),
+    "netcdf": ("netCDF4", "io"),
     "zarr": ("zarr", "io"),
     "grib": ("cfgrib", "grib"),
 }
@@ -116,15 +116,24 @@ def _table(address: str, kind: str) -> pd.DataFrame:
 
 def _dataset(address: str, kind: str) -> xr.Dataset:
     if kind == "zarr":
-        return xr.open_zarr(address, chunks=None, consolidated=None)
+        return _zarr(address)
     if kind == "grib":
         return _grib(address)
     if "://" in address or "::" in address:
         fsspec = importlib.import_module("fsspec")
         return xr.open_dataset(fsspec.open(address, "rb").open(), engine="h5netcdf")
     with open(address, "rb") as file:
-        classic = file.read(3) == b"CDF"  # the format before HDF5
-    return xr.open_dataset(address, engine="netcdf4" if classic else "h5netcdf")
+        classic = file.read(4) in (b"CDF\x01", b"CDF\x02")
+    # the C library reads zeros where a file of the classic format is cut short; scipy notices
+    return xr.open_dataset(address, engine="scipy" if classic else "netcdf4")
+
+
+def _zarr(address: str) -> xr.Dataset:
+    """With all metadata read at once where the store has them in one place."""
+    try:
+        return xr.open_zarr(address, chunks=None, consolidated=True)
+    except (KeyError, ValueError):
+        return xr.open_zarr(address, chunks=None, consolidated=False)
 
 
 def _grib(address: str) -> xr.Dataset:

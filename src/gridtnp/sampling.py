@@ -212,7 +212,9 @@ class Sampler:
         names = tuple(self.data.statics)
         return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in still.items()}
 
-    def _available(self, of: _Set, time: np.datetime64 | None) -> tuple[np.ndarray, int, np.ndarray]:
+    def _available(
+        self, of: _Set, time: np.datetime64 | None
+    ) -> tuple[np.ndarray, int, np.ndarray]:
         """The rows that a task at `time` may use, and all values from a first row on."""
         start, stop = (None, None) if time is None else of.window.around(time)
         if start is not None and stop is not None and self.data.period is not None:
@@ -266,7 +268,9 @@ class Sampler:
                 )
         return Task(context, self._points(self._target, chosen, moments))
 
-    def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, np.ndarray, int, np.ndarray]:
+    def _time_with_targets(
+        self, rng: np.random.Generator
+    ) -> tuple[Any, np.ndarray, int, np.ndarray]:
         for _ in range(TRIES):
             time = None if self.times is None else self.times[rng.integers(len(self.times))]
             rows, first, values = self._available(self._target, time)
@@ -308,12 +312,14 @@ class Sampler:
             times = source.times_of(rows)
             for d, name in enumerate(self.coordinates):
                 if name != "time":
-                    x[i, :n, d] = here[:, name == "lon"]
+                    x[i, :n, d] = here[:, int(name == "lon")]
                 elif times is not None and moment is not None:
                     x[i, :n, d] = (times - moment) / HOUR
             picked = values[rows - first]
             picked = picked if columns == list(range(values.shape[1])) else picked[:, columns]
-            y[i, :n] = picked if self.normaliser is None else self.normaliser.normalise(keys, picked)
+            y[i, :n] = (
+                picked if self.normaliser is None else self.normaliser.normalise(keys, picked)
+            )
             if data.statics:
                 features[i, :n, : still.shape[1]] = still[places]
             if data.computed:

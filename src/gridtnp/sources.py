@@ -3,7 +3,8 @@
 `Records` writes that table down row by row: stations that come and go, ships, buoys, satellites.
 `Panel` has the same places at every time (a grid, or stations with a common clock), so that row
 `t * places + p` is place p at time t, and its values may stay on disk. Rows are in the order of
-time, latitude, longitude and station, whatever the order they came in.
+time, latitude, longitude and station, and variables in that of their names, whatever the order
+they came in.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Panel(Source):
     def values(self, first: int, last: int) -> np.ndarray:
         places = len(self.lat)
         start, stop = first // places, -(-last // places)
-        flat = self.store.read(start, stop).reshape((stop - start) * places, -1)
+        flat = self.store.read(start, stop).reshape(-1, len(self.variables))
         return flat[first - start * places : last - start * places]
 
     def places(self, rows: np.ndarray) -> np.ndarray:

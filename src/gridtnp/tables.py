@@ -104,10 +104,15 @@ def describe_values(
             "missing everywhere; leave it out or mend its fill value."
         )
     units = attributes.get("units")
-    kept = {k: v for k, v in attributes.items() if k in ("standard_name", "long_name", "units")}
-    missing = 1 - len(finite) / len(values)
+    kept = kept_attributes(attributes)
+    missing = 1 - len(finite) / values.size
     low, high = float(finite.min()), float(finite.max())
     return Variable(name, None if units is None else str(units), kept, missing, low, high)
+
+
+def kept_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that say what a variable is, not how it was stored."""
+    return {k: v for k, v in attributes.items() if k in ("standard_name", "long_name", "units")}
 
 
 def _flat(frame: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +135,7 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         require_places({}, name, map(str, frame.columns))
     # the same thing told twice gets a row of its own, to be found among the duplicates
     again = frame.groupby([*keys, kind], dropna=False).cumcount().rename("again")
-    wide = frame.set_index([*keys, again, kind])[value].unstack(kind)  # noqa: PD010
+    wide = frame.set_index([*keys, again, kind])[value].unstack(kind)
     wide.columns = [str(column) for column in wide.columns]
     return wide.reset_index().drop(columns="again")
 
@@ -170,7 +175,7 @@ def _sort_columns(
     variables = [c for c in numeric if c not in columns]
     if not variables:  # a list of stations with their elevation: that is what it tells
         variables, columns = columns, []
-    return variables, columns, [c for c in rest if c not in numeric]
+    return sorted(variables), columns, [c for c in rest if c not in numeric]
 
 
 def _unique(

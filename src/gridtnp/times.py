@@ -88,11 +88,11 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """An interval as in mathematics: `"(-6h, 0h]"` is later than six hours before, up to now."""
+        """An interval as in mathematics: `"(-6h, 0h]"` is after six hours before, up to now."""
         match = WINDOW.fullmatch(text.strip())
         if match is None:
             raise ValueError(
-                "A window must be two durations in brackets, [ or ] where the end belongs to it and "
+                "A window must be two durations in brackets, [ or ] where the end belongs to it, "
                 f"( or ) where it does not, such as '(-6h, 0h]', got {text!r}."
             )
         opening, low, high, closing = match.groups()
@@ -110,9 +110,7 @@ class Window:
         return time + self.start, time + self.stop
 
 
-def rows_between(
-    times: np.ndarray, start: np.datetime64, stop: np.datetime64
-) -> tuple[int, int]:
+def rows_between(times: np.ndarray, start: np.datetime64, stop: np.datetime64) -> tuple[int, int]:
     """The rows of sorted times with `start <= time < stop`: the first, and the one after the
     last.
     """
