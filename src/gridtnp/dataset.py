@@ -99,6 +99,12 @@ class Dataset:
             names += [f"{name}.{v}" for v in source.names] if apart else [name]
         return tuple(names)
 
+    @property
+    def held_out(self) -> bool:
+        """Whether the targets of this part are at places that its context never has."""
+        kept, wanted = self.context_places, self.target_places
+        return kept is not None and wanted is not None and not bool((kept & wanted).any())
+
     def variables_of(self, name: str) -> tuple[Source, tuple[str, ...]]:
         """The source and the variables behind `"source"` or `"source.variable"`."""
         source, _, variable = name.partition(".")
@@ -231,6 +237,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         wanted = ", ".join(f"{self.target_source}.{name}" for name in self.target_names)
+        if len(self.target_names) > 4:
+            wanted = f"{len(self.target_names)} variables of {self.target_source}"
         lines = [f"Dataset ({self.part}) to predict {wanted}"]
         if self.period is not None:
             lines[0] += f", {show_period(self.period)}"

@@ -61,7 +61,7 @@ def understand_dataset(
         steps,
         order,
     )
-    variables, columns = _variables(name, ds, found, layout, notes)
+    variables, columns = _variables(name, ds, found, layout, notes, grid=shape is not None)
     parts = [_Part.of(ds[key], layout, ds, found.get("level")) for key in variables]
     names = sorted(column for part in parts for column in part.names)
     attributes = {column: part.array.attrs for part in parts for column in part.names}
@@ -101,7 +101,8 @@ class _Part:
 
     @classmethod
     def of(cls, array: xr.DataArray, layout: Layout, ds: xr.Dataset, level: str | None) -> _Part:
-        dims = tuple(d for d in (layout.time, *layout.place) if d in array.dims)
+        over_time = layout.time is not None and layout.time in array.dims
+        dims = (layout.time, *layout.place) if layout.time and over_time else layout.place
         name = str(array.name)
         if layout.level is None or layout.level not in array.dims or level is None:
             return cls(array, (name,), dims)
@@ -158,7 +159,7 @@ def _sorted_times(
         notes.append(Note(name, "dropped", "steps without a time", count, len(values)))
     again = np.setdiff1d(np.flatnonzero(~np.isnat(values)), steps)
     if len(again):
-        example = show(values[again[0]])
+        example = show(values[int(again[0])])
         notes.append(Note(name, "dropped", "duplicate times", len(again), len(values), example))
     if not len(times):
         raise ValueError(f"Source {name!r} must have at least one time in {str(time.name)!r}.")
@@ -211,7 +212,12 @@ def _places(
 
 
 def _variables(
-    name: str, ds: xr.Dataset, found: Mapping[str, str], layout: Layout, notes: list[Note]
+    name: str,
+    ds: xr.Dataset,
+    found: Mapping[str, str],
+    layout: Layout,
+    notes: list[Note],
+    grid: bool,
 ) -> tuple[list[Hashable], list[str]]:
     """Which variables are observed over time, and which are known about each place."""
     roles = {found.get(role) for role in ("lat", "lon", "time", "level", "station")}
@@ -236,7 +242,7 @@ def _variables(
     known = found.get("elevation")
     if known in ds.coords and ds[known].dims and set(ds[known].dims) == set(layout.place):
         columns.append(str(known))
-    if known in observed and len(observed) > 1:  # fixed stations, listed with their elevation
+    if known in observed and len(observed) > 1 and not grid:  # stations and their elevations
         observed.remove(known)
         columns.append(str(known))
     if not observed:

@@ -149,4 +149,6 @@ def _grib(address: str) -> xr.Dataset:
     # heights above ground differ between variables and say nothing that their names do not
     scalars = {name for ds in parts for name, c in ds.coords.items() if c.ndim == 0}
     bare = [ds.drop_vars([n for n in scalars if n in ds.coords and n != "time"]) for ds in parts]
-    return xr.merge(bare, compat="override", combine_attrs="override")
+    merged = xr.merge(bare, compat="override", combine_attrs="override")
+    assert isinstance(merged, xr.Dataset)
+    return merged

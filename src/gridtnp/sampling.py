@@ -35,12 +35,14 @@ TRIES = 100
 class Context:
     """A context set: which observations of `of` (a source, or `"source.variable"`), and when.
 
-    Without `of` it is the one called as the set itself.
+    Without `of` it is the one called as the set itself. Sets of one `group` choose the same places
+    of their source, and each has those where its own variables are there.
     """
 
     pick: Pick
     window: str | None = None
     of: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,27 @@ class _Set:
     pick: Pick
     window: Window
     allowed: np.ndarray | None
+    group: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows of a source that a task may use, and the values of all rows from the first on.
+
+    `there` tells of all rows from the first on whether the wanted variables are there.
+    """
+
+    allowed: np.ndarray
+    there: np.ndarray | None
+    first: int
+    values: np.ndarray
+
+    def complete(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self.there is None else rows[self.there[rows - self.first]]
+
+    @property
+    def usable(self) -> np.ndarray:
+        return self.complete(self.allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +166,7 @@ class Sampler:
             return
         for index, start in enumerate(range(0, len(self.times), self.batch)):
             times = self.times[start : start + self.batch]
-            times = np.array([t for t in times if len(self._available(self._target, t)[0])])
+            times = np.array([t for t in times if len(self._available(self._target, t).usable)])
             if len(times):
                 rng = np.random.default_rng([self.seed, index])
                 yield self._make(times, rng, index)
@@ -158,12 +181,10 @@ class Sampler:
     def _sets(self) -> tuple[_Set, ...]:
         data = self.data
         if self.context is None:
-            unseen = data.target_places is not None and not np.array_equal(
-                data.target_places, data.context_places
-            )
-            some = Whole() if unseen else Fraction(0.05, 0.95)
+            unseen = data.held_out
+            some = Context(Whole() if unseen else Fraction(0.05, 0.95), group=data.target_source)
             given = {
-                name: Context(some if name.split(".")[0] == data.target_source else Whole())
+                name: some if name.split(".")[0] == data.target_source else Context(Whole())
                 for name in data.contexts
             }
         else:
@@ -177,7 +198,8 @@ class Sampler:
             kept = data.context_places if source.name == data.target_source else None
             window = Window.parse(context.window or self.window)
             allowed = self._allowed(source, kept)
-            sets.append(_Set(name, source, variables, context.pick, window, allowed))
+            made = _Set(name, source, variables, context.pick, window, allowed, context.group)
+            sets.append(made)
         return tuple(sets)
 
     @cached_property
@@ -190,7 +212,7 @@ class Sampler:
 
     def _allowed(self, source: Source, kept: np.ndarray | None) -> np.ndarray | None:
         """Places that may be used: those of this part whose static features are known."""
-        known = ~np.isnan(self.data.still_at(source.name)).any(-1)
+        known = np.all(np.isfinite(self.data.still_at(source.name)), axis=-1)
         if known.all():
             return kept
         return known if kept is None else known & kept
@@ -212,33 +234,30 @@ class Sampler:
         names = tuple(self.data.statics)
         return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in still.items()}
 
-    def _available(
-        self, of: _Set, time: np.datetime64 | None
-    ) -> tuple[np.ndarray, int, np.ndarray]:
-        """The rows that a task at `time` may use, and all values from a first row on."""
+    def _available(self, of: _Set, time: np.datetime64 | None) -> _Rows:
+        """What a task at `time` may use."""
         start, stop = (None, None) if time is None else of.window.around(time)
         if start is not None and stop is not None and self.data.period is not None:
             start, stop = max(start, self.data.period[0]), min(stop, self.data.period[1])
         first, last = of.source.rows(start, stop)
         values = of.source.values(first, last)
-        good = None
-        columns = of.source.index(of.variables)
-        if any(of.source.variables[i].missing != 0.0 for i in columns):
-            good = np.isfinite(values[:, columns]).all(1)
+        rows = np.arange(first, last)
         if of.allowed is not None:
-            here = of.allowed[of.source.places(np.arange(first, last))]
-            good = here if good is None else good & here
-        rows = np.arange(first, last) if good is None else first + np.flatnonzero(good)
-        return rows, first, values
+            rows = rows[of.allowed[of.source.places(rows)]]
+        columns = of.source.index(of.variables)
+        if all(of.source.variables[i].missing == 0.0 for i in columns):
+            return _Rows(rows, None, first, values)
+        there = np.all(np.isfinite(values[:, columns]), axis=1)
+        return _Rows(rows, there, first, values)
 
     def _make(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> Task:
         if times is None:
             found = [self._time_with_targets(rng) for _ in range(self.batch)]
         else:
-            found = [(t, *self._available(self._target, t)) for t in times]
-        moments = [entry[0] for entry in found]
+            found = [(time, self._available(self._target, time)) for time in times]
+        moments = [time for time, _ in found]
         of_batch = rng.random()
-        centres = [self._centre(rows, rng) for _, rows, _, _ in found]
+        centres = [self._centre(rows.usable, rng) for _, rows in found]
 
         def luck(name: str) -> list[Draw]:
             own = np.random.default_rng([self.seed, index, crc32(name.encode())])
@@ -247,35 +266,38 @@ class Sampler:
         context, seen = {}, [np.zeros(0, int) for _ in found]
         for of in self._sets:
             chosen = []
-            for i, draw in enumerate(luck(of.name)):
-                rows, first, values = self._available(of, moments[i])
-                rows = _choose(of, rows, draw)
+            for i, draw in enumerate(luck(of.group or of.name)):
+                rows = self._available(of, moments[i])
+                if of.group is None:
+                    picked = _choose(of, rows.usable, draw)
+                else:
+                    picked = rows.complete(_choose(of, rows.allowed, draw))
                 if of.source is self._target.source:
-                    seen[i] = np.concatenate([seen[i], rows])
-                chosen.append((rows, first, values))
+                    seen[i] = np.concatenate([seen[i], picked])
+                chosen.append((picked, rows))
             context[of.name] = self._points(of, chosen, moments)
         chosen = []
         for i, draw in enumerate(luck("target")):
-            _, rows, first, values = found[i]
-            if isinstance(self.targets, Rest):
-                rows = _without(rows, seen[i])
-            chosen.append((_choose(self._target, rows, draw), first, values))
-            if not len(chosen[-1][0]) and self.data.moment is None:
+            rows = found[i][1]
+            usable = (
+                _without(rows.usable, seen[i]) if isinstance(self.targets, Rest) else rows.usable
+            )
+            picked = _choose(self._target, usable, draw)
+            if not len(picked) and self.data.moment is None:
                 when = "" if moments[i] is None else f" at {show(moments[i])}"
                 raise ValueError(
                     f"A task must have at least one target, but {self.targets} leaves none"
                     f"{when}; take fewer for the context."
                 )
+            chosen.append((picked, rows))
         return Task(context, self._points(self._target, chosen, moments))
 
-    def _time_with_targets(
-        self, rng: np.random.Generator
-    ) -> tuple[Any, np.ndarray, int, np.ndarray]:
+    def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, _Rows]:
         for _ in range(TRIES):
             time = None if self.times is None else self.times[rng.integers(len(self.times))]
-            rows, first, values = self._available(self._target, time)
-            if len(rows):
-                return time, rows, first, values
+            rows = self._available(self._target, time)
+            if len(rows.usable):
+                return time, rows
         raise ValueError(
             f"A task must have at least one target, but {TRIES} random times of part "
             f"{self.data.part!r} have no value of {list(self.data.target_names)}."
@@ -292,21 +314,21 @@ class Sampler:
     def _points(
         self,
         of: _Set,
-        chosen: Sequence[tuple[np.ndarray, int, np.ndarray]],
+        chosen: Sequence[tuple[np.ndarray, _Rows]],
         moments: Sequence[np.datetime64 | None],
     ) -> PointSet:
         """One batch of the chosen rows of every task; the shorter ones are filled up and masked."""
         source, data = of.source, self.data
         columns = source.index(of.variables)
         keys = [f"{source.name}.{name}" for name in of.variables]
-        counts = np.array([len(rows) for rows, _, _ in chosen])
+        counts = np.array([len(rows) for rows, _ in chosen])
         shape = (len(chosen), int(counts.max(initial=0)))
         x = np.zeros((*shape, len(self.coordinates)), np.float32)
         y = np.zeros((*shape, len(columns)), np.float32)
         exact = np.float64 if "hours" in data.computed else np.float32
         features = np.zeros((*shape, len(data.feature_names)), exact)
         everywhere, still = self._places[source.name], self._still[source.name]
-        for i, ((rows, first, values), moment) in enumerate(zip(chosen, moments, strict=True)):
+        for i, ((rows, found), moment) in enumerate(zip(chosen, moments, strict=True)):
             n, places = len(rows), source.places(rows)
             here = everywhere[places]
             times = source.times_of(rows)
@@ -315,8 +337,8 @@ class Sampler:
                     x[i, :n, d] = here[:, int(name == "lon")]
                 elif times is not None and moment is not None:
                     x[i, :n, d] = (times - moment) / HOUR
-            picked = values[rows - first]
-            picked = picked if columns == list(range(values.shape[1])) else picked[:, columns]
+            picked = found.values[rows - found.first]
+            picked = picked if columns == list(range(picked.shape[1])) else picked[:, columns]
             y[i, :n] = (
                 picked if self.normaliser is None else self.normaliser.normalise(keys, picked)
             )

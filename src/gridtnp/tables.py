@@ -141,7 +141,7 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _numbers(source: str, frame: pd.DataFrame, column: str) -> np.ndarray:
-    numbers = pd.to_numeric(frame[column], errors="coerce")
+    numbers = pd.Series(pd.to_numeric(frame[column], errors="coerce"))  # pyright: ignore[reportArgumentType]
     wrong = np.flatnonzero(numbers.isna().to_numpy() & frame[column].notna().to_numpy())
     if len(wrong):
         row = int(wrong[0])

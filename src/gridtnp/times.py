@@ -120,7 +120,7 @@ def rows_between(times: np.ndarray, start: np.datetime64, stop: np.datetime64) -
 
 def show(time: np.datetime64) -> str:
     """A date to read: no clock time at midnight, no seconds where there are none."""
-    text = str(np.datetime64(time, "s")).replace("T", " ")
+    text = str(time.astype("datetime64[s]")).replace("T", " ")
     for tail in (":00", " 00:00"):
         text = text.removesuffix(tail)
     return text
