@@ -17,8 +17,18 @@ ROOT = PACKAGE.parent.parent
 LEVELS = [
     ["version", "errors", "task", "grid"],
     # data, which knows nothing of models
-    ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "features"],
-    ["splits", "description", "dataset", "normalisation", "picks", "sampling", "places", "output"],
+    ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "understanding"],
+    [
+        "features",
+        "splits",
+        "description",
+        "dataset",
+        "normalisation",
+        "picks",
+        "sampling",
+        "places",
+        "output",
+    ],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],

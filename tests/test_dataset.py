@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
@@ -86,6 +87,13 @@ def test_units_that_differ_between_sources_are_told() -> None:
         Dataset({"stations": weather.stations(), "era5": weather.field()}, target="stations.t2m")
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong types on purpose: shape checks are off, so that the library itself must speak."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_names_are_checked() -> None:
     with pytest.raises(ValueError, match=r"one of \['stations'\], got 'station'; did you mean"):
         Dataset({"stations": weather.stations()}, target="station.t2m")
@@ -112,7 +120,7 @@ def test_variables_that_are_missing_on_their_own_become_sets_of_their_own() -> N
     frame = weather.stations().assign(rain=1.0)
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s",)
     frame.loc[3, "rain"] = np.nan
-    assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.t2m", "s.rain")
+    assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.rain", "s.t2m")
 
 
 # ---- features ------------------------------------------------------------------------------------
@@ -135,13 +143,19 @@ def test_static_fields_are_sampled_at_every_place() -> None:
     np.testing.assert_allclose(everywhere, [[505.5, 1, 0]], atol=1e-4)
 
 
-def test_a_station_knows_its_own_elevation_better() -> None:
+@pytest.mark.parametrize("name", ["elev", "elevation", "altitude"])
+def test_a_station_knows_its_own_elevation_better(name: str) -> None:
     frame = weather.stations().rename(columns={"elevation": "elev"})
-    data = Dataset(
-        {"stations": frame}, target="stations.t2m", static={"elev": heights().rename("elev")}
-    )
+    frame.loc[frame.station == "S03", "elev"] = np.nan
+    data = Dataset({"stations": frame}, target="stations.t2m", static={name: heights()})
     source = data.sources["stations"]
-    np.testing.assert_array_equal(data.still_at("stations")[:, 0], source.columns["elev"])
+    known = np.isfinite(source.columns["elev"])
+    np.testing.assert_array_equal(
+        data.still_at("stations")[known, 0], source.columns["elev"][known]
+    )
+    expected = (source.lat * 10 + source.lon)[~known]
+    assert len(expected) == 8
+    np.testing.assert_allclose(data.still_at("stations")[~known, 0], expected, rtol=1e-5)
 
 
 def test_a_column_alone_serves_its_own_source_alone() -> None:
@@ -235,8 +249,7 @@ def test_parts_never_share_a_station_and_time(
         for one, other in itertools.combinations(names, 2):
             assert not one & other
         for part in (train, val, test):
-            assert part.context_places is not None
-            assert np.array_equal(part.context_places, train.target_places)
+            assert np.array_equal(part.context_places["stations"], train.target_places)
     if kind in ("time", "both"):
         latest = max(when for _, when in parts[0])
         earliest = min(when for _, when in parts[1])
@@ -253,6 +266,23 @@ def test_stations_in_the_same_place_are_held_out_together() -> None:
         train, _, _ = data.split(hold_out_stations=0.5, seed=seed)
         kept = {station for station, _ in targets(train)}
         assert {name[:3] for name in kept if name.endswith("b")} == {n for n in kept if len(n) == 3}
+
+
+def test_what_others_observe_at_held_out_places_is_held_out_too() -> None:
+    frame = weather.stations()
+    rain = frame.assign(rain=1.0, station=frame.station + "r").drop(columns="t2m")
+    far = rain.assign(lat=10.0, station="far").drop_duplicates("time")
+    sources = {"t": frame, "r": pd.concat([rain, far]), "grid": weather.field()[["u10"]]}
+    for blocks in (None, 1.5):
+        parts = Dataset(sources, target="t.t2m").split(hold_out_stations=0.5, blocks=blocks)
+        for part in parts:
+            assert set(part.context_places) == {"t", "r"}
+            kept = {}
+            for name, places in part.context_places.items():
+                labels = part.sources[name].labels
+                assert labels is not None
+                kept[name] = set(labels[places].tolist())
+            assert kept["r"] == {f"{station}r" for station in kept["t"]} | {"far"}
 
 
 def test_blocks_of_a_grid_can_be_held_out_but_single_points_cannot() -> None:

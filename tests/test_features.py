@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from gridtnp.dataset import understand
 from gridtnp.features import COMPUTED, StaticField, sine_of_solar_elevation
+from gridtnp.understanding import understand
 
 
 def times(*texts: str) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,8 +70,11 @@ def test_grib_holds_the_same_tasks(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.idx")), "no index file may be left beside the data"
 
 
-def test_addresses_are_opened_through_fsspec() -> None:
+def test_addresses_are_opened_through_fsspec(tmp_path: Path) -> None:
     ds = weather.field()
+    ds.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    fsspec.filesystem("memory").pipe("/test-reading/a.nc", (tmp_path / "a.nc").read_bytes())
+    same(task("memory://test-reading/a.nc"), task(ds))
     ds.to_zarr("memory://test-reading/a.zarr", mode="w", consolidated=False)
     same(task("memory://test-reading/a.zarr"), task(ds))
     weather.rows().to_csv("memory://test-reading/a.csv", index=False)

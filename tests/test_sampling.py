@@ -164,6 +164,25 @@ def test_missing_values_are_never_chosen() -> None:
     assert task.context["s"].n == int((day.rain.notna() & day.t2m.notna()).sum())
 
 
+def test_sets_of_a_group_see_the_same_stations() -> None:
+    frame = weather.stations(number=30).assign(rain=1.0)
+    frame.loc[::3, "rain"] = np.nan
+    data = Dataset({"s": frame}, target="s.t2m")
+    some = Fraction(0.3, 0.5)
+    together = {f"s.{name}": Context(some, group="s") for name in ("rain", "t2m")}
+    for context in (together, None):  # by default they are a group
+        task = Sampler(data, context, batch=4).draw(1)
+        for i in range(4):
+            rain = {p[:2] for p in points(task.context["s.rain"], i)}
+            t2m = {p[:2] for p in points(task.context["s.t2m"], i)}
+            assert rain < t2m
+            assert not t2m & {p[:2] for p in points(task.target, i)}
+    task = Sampler(data, {"s.rain": some, "s.t2m": some}, batch=4).draw(1)
+    assert not {p[:2] for p in points(task.context["s.rain"])} <= {
+        p[:2] for p in points(task.context["s.t2m"])
+    }
+
+
 def test_held_out_stations_are_targets_alone() -> None:
     frame = weather.stations()
     parts = dataset().split(["2019-03-04", "2019-03-06"], hold_out_stations=0.5)
@@ -184,6 +203,14 @@ def test_a_moment_to_predict_at_needs_no_targets() -> None:
     task = Sampler(part, {"stations": Whole()}, window="(-24h, 0h]").at("2019-03-02T12:00")
     assert task.target.n == 0
     assert task.context["stations"].n == 12
+    (again,) = Sampler(part, {"stations": Whole()}, window="(-24h, 0h]").in_order()
+    equal(again, task)
+    assert Sampler(part, {"stations": Whole()}, window="(-24h, 0h]").draw(0).target.batch == 8
+    still = Dataset({"s": weather.stations(days=1).drop(columns="time")}, target="s.t2m")
+    with pytest.raises(ValueError, match=r"^Source 's' has no times to choose from\.$"):
+        still.at("2019")
+    with pytest.raises(ValueError, match=r"^Source 's' has no times to split by\.$"):
+        still.split(["2018", "2019"])
 
 
 def test_places_without_static_features_are_not_used() -> None:
@@ -237,24 +264,28 @@ def luck(seed: int = 0, of_batch: float = 0.5, centre: tuple[float, float] = (50
     st.integers(0, 5),
 )
 def test_picks_choose_each_observation_at_most_once(n: int, pick: Pick, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    lat, lon = rng.uniform(40, 60, n), rng.uniform(-10, 10, n)
-    chosen = pick.choose(lat, lon, luck(seed))
-    if chosen is not None:
-        assert len(set(chosen.tolist())) == len(chosen) <= n
-        assert ((chosen >= 0) & (chosen < n)).all()
+    source = dataset().sources["stations"]
+    rows = np.arange(7, 7 + n)
+    chosen = pick.choose(source, rows, luck(seed)).tolist()
+    assert len(set(chosen)) == len(chosen)
+    assert set(chosen) <= set(rows.tolist())
 
 
 def test_fractions_and_counts_have_their_size() -> None:
-    place = np.zeros(1000)
-    assert len(Fraction(0.25).choose(place, place, luck())) == 250  # type: ignore[arg-type]
-    batch = Fraction(0.2, 0.4, per="batch")
-    assert len(batch.choose(place, place, luck(of_batch=0.5))) == 300  # type: ignore[arg-type]
-    assert len(Fraction(1e-6).choose(place, place, luck())) == 1  # type: ignore[arg-type]
-    assert len(Count(7).choose(place, place, luck())) == 7  # type: ignore[arg-type]
-    assert Count(2000).choose(place, place, luck()) is None
-    sizes = {len(Count(1, 3).choose(place, place, luck(s))) for s in range(40)}  # type: ignore[arg-type]
-    assert sizes == {1, 2, 3}
+    source, rows = dataset().sources["stations"], np.arange(90)
+
+    def size(pick: Pick, seed: int = 0) -> int:
+        return len(pick.choose(source, rows, luck(seed, of_batch=0.5)))
+
+    assert size(Fraction(0.25)) == 23
+    assert size(Fraction(0.2, 0.4, per="batch")) == 27
+    assert size(Fraction(1e-6)) == 1
+    assert size(Fraction(0.0)) == 0
+    assert size(Count(7)) == 7
+    assert size(Count(2000)) == 90
+    assert {size(Count(1, 3), seed) for seed in range(40)} == {1, 2, 3}
+    assert min(size(Fraction(0.1, 0.9), seed) for seed in range(40)) < 20
+    assert max(size(Fraction(0.1, 0.9), seed) for seed in range(40)) > 70
 
 
 def test_a_gap_and_a_block_share_the_place_and_leave_nothing_out() -> None:

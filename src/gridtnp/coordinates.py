@@ -19,7 +19,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("station", "station_id", "stationid", "stid", "icao", "wmo", "wmo_id", "usaf"),
         *("site", "site_id", "platform", "platform_id", "buoy", "ship", "id", "station_name"),
     ),
-    "elevation": ("elevation", "elev", "elev_m", "altitude", "alt", "orography", "height"),
+    "elevation": ("elevation", "elev", "elev_m", "altitude", "alt", "orography"),
 }
 """What each is called, the likeliest name first."""
 STANDARD_NAMES = {

@@ -10,25 +10,20 @@ import copy
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
 from gridtnp.cleaning import Note, warn, write_log
 from gridtnp.coordinates import western_edge
 from gridtnp.description import clashes, describe_source, record_of
 from gridtnp.errors import require_known
-from gridtnp.features import COMPUTED, StaticField
-from gridtnp.fields import understand_dataset
-from gridtnp.reading import open_data
+from gridtnp.features import COMPUTED, static_features
 from gridtnp.sources import Loaded, Panel, Records, Source, Variable
 from gridtnp.splits import Period, hold_out, periods, show_period
-from gridtnp.tables import understand_table
 from gridtnp.times import show, to_time
-
-Data = pd.DataFrame | xr.Dataset | xr.DataArray | str | os.PathLike[str]
+from gridtnp.understanding import Data, understand
 
 
 class Dataset:
@@ -65,14 +60,17 @@ class Dataset:
         self.computed = tuple(features)
         for name in self.computed:
             require_known(name, COMPUTED, "A feature must be one that can be computed")
-        self.statics, self._still = self._statics(static, memory, notes)
+        self.statics, found = static_features(static, self.sources)
+        notes += found
+        self._still = {name: self._static_at(source) for name, source in self.sources.items()}
+        notes += self._unknown_places()
         notes += clashes(self.sources)
         self.notes = tuple(notes)
         self.west = western_edge(np.concatenate([s.lon for s in self.sources.values()]))
         self.part = "all"
         self.period: Period | None = None
         self.moment: np.datetime64 | None = None
-        self.context_places: np.ndarray | None = None
+        self.context_places: dict[str, np.ndarray] = {}
         self.target_places: np.ndarray | None = None
         warn(notes, stacklevel=2)
 
@@ -102,7 +100,7 @@ class Dataset:
     @property
     def held_out(self) -> bool:
         """Whether the targets of this part are at places that its context never has."""
-        kept, wanted = self.context_places, self.target_places
+        kept, wanted = self.context_places.get(self.target_source), self.target_places
         return kept is not None and wanted is not None and not bool((kept & wanted).any())
 
     def variables_of(self, name: str) -> tuple[Source, tuple[str, ...]]:
@@ -120,14 +118,7 @@ class Dataset:
         self, lat: np.ndarray, lon: np.ndarray, time: np.ndarray | None = None
     ) -> np.ndarray:
         """All features at any places and times, (points, features)."""
-        still = []
-        for name, field in self.statics.items():
-            if field is None:
-                raise ValueError(
-                    f"Feature {name!r} is known at the stations alone; to predict elsewhere, give "
-                    f"it as a field: static={{{name!r}: ...}}."
-                )
-            still.append(field.at(lat, lon)[:, None])
+        still = [feature.at(lat, lon)[:, None] for feature in self.statics.values()]
         return np.concatenate([*still, self.compute(time, lat, lon)], -1)
 
     def compute(self, time: np.ndarray | None, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
@@ -138,7 +129,10 @@ class Dataset:
             raise ValueError(
                 f"Features {list(self.computed)} need times, but there are none; leave them out."
             )
-        return np.concatenate([COMPUTED[name][1](time, lat, lon) for name in self.computed], -1)
+        if len(time) > 1 and (time == time[0]).all():
+            time = time[:1]  # what depends on time alone is computed once
+        made = [COMPUTED[name][1](time, lat, lon) for name in self.computed]
+        return np.concatenate([np.broadcast_to(m, (len(lat), m.shape[-1])) for m in made], -1)
 
     # ---- parts of it -----------------------------------------------------------------------------
 
@@ -156,9 +150,9 @@ class Dataset:
 
         `time=[a, b]` trains before a, validates from a, tests from b on, and leaves `gap` out after
         each. `hold_out_stations` is a share of the stations, half of it to validate and half to
-        test at (or the names of those to test at): they are never seen in training, and later only
-        as targets. With `blocks`, all stations or grid points of a block of so many degrees go
-        together.
+        test at (or the names of those to test at): nothing observed there, by any point source, is
+        ever seen in training, and later only as targets. With `blocks`, all stations or grid points
+        of a block of so many degrees go together.
         """
         if rows is not None:
             raise ValueError(
@@ -177,8 +171,8 @@ class Dataset:
             raise ValueError(f"Source {source.name!r} has no times to split by.")
         roles = None
         if hold_out_stations is not None:
-            roles = hold_out(source, hold_out_stations, blocks, seed)
-            if time is None and not (roles == 1).any():
+            roles = hold_out(self.sources, source, hold_out_stations, blocks, seed)
+            if time is None and not (roles[source.name] == 1).any():
                 raise ValueError(
                     "Named stations are all tested at, so that validation needs times of its own; "
                     "give time=[...] too, or a share of the stations."
@@ -188,8 +182,9 @@ class Dataset:
             part = copy.copy(self)
             part.part, part.period = name, spans[number]
             if roles is not None:
-                mine = number if (roles == number).any() else 0
-                part.context_places, part.target_places = roles == 0, roles == mine
+                role = roles[source.name]
+                part.context_places = {key: value == 0 for key, value in roles.items()}
+                part.target_places = role == (number if (role == number).any() else 0)
             part.require_targets()
             parts.append(part)
         return parts[0], parts[1], parts[2]
@@ -242,6 +237,8 @@ class Dataset:
         lines = [f"Dataset ({self.part}) to predict {wanted}"]
         if self.period is not None:
             lines[0] += f", {show_period(self.period)}"
+        if self.held_out:
+            lines[0] += ", at places that the context never holds"
         for source in self.sources.values():
             lines += [f"  {line}" for line in describe_source(source)]
         if self.feature_names:
@@ -288,79 +285,23 @@ class Dataset:
         for name, unit in units.items():
             source, variables = self.variables_of(name)
             changed = tuple(
-                _with_units(v, unit) if v.name in variables else v for v in source.variables
+                replace(v, units=unit, attributes={**v.attributes, "units": unit})
+                if v.name in variables
+                else v
+                for v in source.variables
             )
-            made = copy.copy(source)
-            object.__setattr__(made, "variables", changed)
-            self.sources[source.name] = made
+            self.sources[source.name] = replace(source, variables=changed)
 
-    def _statics(
-        self, static: Mapping[str, Data] | Data | None, memory: int, notes: list[Note]
-    ) -> tuple[dict[str, StaticField | None], dict[str, np.ndarray]]:
-        fields: dict[str, StaticField | None] = {}
-        columns: dict[str, str] = {}
-        given: dict[str, Any] = {}
-        if isinstance(static, Mapping) and not isinstance(static, xr.Dataset):
-            given = dict(static)
-        elif static is not None:
-            source, found = understand("static", static, memory)
-            notes += found
-            fields = {name: StaticField.of(name, source, name) for name in source.names}
-        for name, data in given.items():
-            owner, _, column = data.partition(".") if isinstance(data, str) else ("", "", "")
-            if owner in self.sources:
-                source = self.sources[owner]
-                require_known(column, source.columns, f"A column must be one of source {owner!r}")
-                columns[name] = column
-                on_grid = isinstance(source, Panel) and source.shape is not None
-                fields[name] = StaticField.of(name, source, column) if on_grid else None
-                continue
-            source, found = understand(name, data, memory)
-            notes += found
-            variable = name if name in source.names else source.names[0]
-            fields[name] = StaticField.of(name, source, variable)
-        still = {}
-        for owner, source in self.sources.items():
-            found = [
-                _still_of(source, name, columns.get(name, name), field)
-                for name, field in fields.items()
-            ]
-            still[owner] = np.stack(found, -1) if found else np.zeros((len(source.lat), 0))
-            unknown = int(np.isnan(still[owner]).any(-1).sum())
+    def _static_at(self, source: Source) -> np.ndarray:
+        columns = [feature.of(source) for feature in self.statics.values()]
+        made = np.stack(columns, -1) if columns else np.zeros((len(source.lat), 0))
+        return made.astype(np.float32)
+
+    def _unknown_places(self) -> list[Note]:
+        notes = []
+        for name, values in self._still.items():
+            unknown = int(np.isnan(values).any(-1).sum())
             if unknown:
-                why = f"no value of {list(fields)} there"
-                notes.append(Note(owner, "masked", why, unknown, len(source.lat)))
-        return fields, {name: array.astype(np.float32) for name, array in still.items()}
-
-
-def understand(name: str, data: Data, memory: int) -> tuple[Source, list[Note]]:
-    """One source, whatever form it comes in."""
-    if isinstance(data, str | os.PathLike):
-        data = open_data(data)
-    if isinstance(data, pd.DataFrame):
-        return understand_table(name, data)
-    if isinstance(data, xr.Dataset | xr.DataArray):
-        return understand_dataset(name, data, memory)
-    raise TypeError(
-        f"Source {name!r} must be a pandas table, an xarray dataset or a path, got "
-        f"{type(data).__name__}."
-    )
-
-
-def _with_units(variable: Variable, units: str) -> Variable:
-    attributes = {**variable.attributes, "units": units}
-    return Variable(variable.name, units, attributes, variable.missing, variable.low, variable.high)
-
-
-def _still_of(source: Source, name: str, column: str, field: StaticField | None) -> np.ndarray:
-    """A static feature at the places of a source: its own column before the field."""
-    own = source.columns.get(column, source.columns.get(name))
-    if field is None:
-        if own is None:
-            raise ValueError(
-                f"Feature {name!r} must be known for every source, but source {source.name!r} has "
-                f"no such column; give it as a field: static={{{name!r}: ...}}."
-            )
-        return own
-    sampled = field.at(source.lat, source.lon)
-    return sampled if own is None else np.where(np.isnan(own), sampled, own)
+                why = f"no value of {list(self.statics)} there"
+                notes.append(Note(name, "masked", why, unknown, len(values)))
+        return notes

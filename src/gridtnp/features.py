@@ -5,14 +5,18 @@ Static fields (elevation, land-sea mask) are interpolated bilinearly; calendar a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import xarray as xr
 
-from gridtnp.coordinates import wrap
+from gridtnp.cleaning import Note
+from gridtnp.coordinates import NAMES, wrap
+from gridtnp.errors import require_known
 from gridtnp.sources import Panel, Source
 from gridtnp.times import UNIT
+from gridtnp.understanding import Data, understand
 
 DAY = np.timedelta64(86_400_000, "ms")
 J2000 = np.datetime64("2000-01-01T12:00:00", "ms")
@@ -64,6 +68,68 @@ class StaticField:
                 weight += np.where(used, share, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(weight > 0, total / weight, np.nan).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class StaticFeature:
+    """A static field, a column that sources have themselves, or both: then the column wins."""
+
+    name: str
+    field: StaticField | None
+    column: str
+
+    def of(self, source: Source) -> np.ndarray:
+        """At the places of a source."""
+        own = source.columns.get(self.column)
+        if own is None and self.name.lower() in NAMES["elevation"]:  # whatever it is called there
+            heights = [c for c in source.columns if c.lower() in NAMES["elevation"]]
+            own = source.columns[heights[0]] if heights else None
+        if self.field is not None:
+            sampled = self.field.at(source.lat, source.lon)
+            return sampled if own is None else np.where(np.isnan(own), sampled, own)
+        if own is None:
+            raise ValueError(
+                f"Feature {self.name!r} must be known for every source, but source "
+                f"{source.name!r} has no such column; give it as a field: "
+                f"static={{{self.name!r}: ...}}."
+            )
+        return own
+
+    def at(self, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+        """At any places."""
+        if self.field is None:
+            raise ValueError(
+                f"Feature {self.name!r} is known at the stations alone; to predict elsewhere, give "
+                f"it as a field: static={{{self.name!r}: ...}}."
+            )
+        return self.field.at(lat, lon)
+
+
+def static_features(
+    given: Mapping[str, Data] | Data | None, sources: Mapping[str, Source]
+) -> tuple[dict[str, StaticFeature], list[Note]]:
+    """By name: from a dataset of fields, or from one field or `"source.column"` for each."""
+    if given is None:
+        return {}, []
+    if isinstance(given, xr.Dataset) or not isinstance(given, Mapping):
+        source, notes = understand("static", given)
+        fields = {name: StaticField.of(name, source, name) for name in source.names}
+        return {name: StaticFeature(name, field, name) for name, field in fields.items()}, notes
+    made, notes = {}, []
+    for name, data in given.items():
+        owner, _, column = data.partition(".") if isinstance(data, str) else ("", "", "")
+        if owner in sources:
+            source = sources[owner]
+            require_known(column, source.columns, f"A column must be one of source {owner!r}")
+            on_grid = isinstance(source, Panel) and source.shape is not None
+            field = StaticField.of(name, source, column) if on_grid else None
+            made[name] = StaticFeature(name, field, column)
+        else:
+            source, found = understand(name, data)
+            notes += found
+            variable = name if name in source.names else source.names[0]
+            made[name] = StaticFeature(name, StaticField.of(name, source, variable), name)
+    return made, notes
 
 
 def _between(
@@ -140,10 +206,12 @@ def sine_of_solar_elevation(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) 
     ecliptic, tilt = np.deg2rad(ecliptic), np.deg2rad(23.439 - 4e-7 * days)
     declination = np.arcsin(np.sin(tilt) * np.sin(ecliptic))
     ascension = np.arctan2(np.cos(tilt) * np.sin(ecliptic), np.cos(ecliptic))
-    turn = np.deg2rad(np.mod(280.46061837 + 360.98564736629 * days, 360.0) + lon) - ascension
-    phi = np.deg2rad(lat)
+    noon = np.deg2rad(np.mod(280.46061837 + 360.98564736629 * days, 360.0)) - ascension
+    # the slow part, point by point, where single precision is enough
+    turn = (noon + np.deg2rad(lon)).astype(np.float32)
+    phi = np.deg2rad(lat).astype(np.float32)
     height = np.sin(phi) * np.sin(declination)
-    return height + np.cos(phi) * np.cos(declination) * np.cos(turn)
+    return height + np.cos(phi) * np.cos(turn) * np.cos(declination)
 
 
 def _solar_elevation(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:

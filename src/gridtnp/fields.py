@@ -197,7 +197,7 @@ def _places(
         return None, (len(y), len(x)), places, order
     y = np.atleast_1d(np.asarray(lat.values, np.float64)).ravel()
     x = wrap(np.atleast_1d(np.asarray(lon.values, np.float64)).ravel())
-    labels = np.array([f"{a:g},{b:g}" for a, b in zip(y, x, strict=True)])
+    labels = np.arange(len(y))
     if "station" in found and ds[found["station"]].dims == lat.dims:
         labels = np.atleast_1d(ds[found["station"]].values).ravel().astype(str)
     good = possible(y, x)

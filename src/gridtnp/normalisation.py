@@ -60,7 +60,7 @@ class Normaliser:
         """Measured on the places and times of a training part and nothing else."""
         mean, std = {}, {}
         for name, source in train.sources.items():
-            allowed = train.context_places if name == train.target_source else None
+            allowed = train.context_places.get(name)
             count, total, square = _moments(_chunks(train, source), source, allowed)
             for i, variable in enumerate(source.names):
                 if not count[i]:
@@ -73,8 +73,8 @@ class Normaliser:
                 std[key] = float(np.sqrt(square[i] / count[i])) or 1.0  # constant: shifted only
         for i, feature in enumerate(train.statics):
             values = train.still_at(train.target_source)[:, i].astype(np.float64)
-            if train.context_places is not None:
-                values = values[train.context_places]
+            if train.target_source in train.context_places:
+                values = values[train.context_places[train.target_source]]
             mean[feature], std[feature] = float(np.nanmean(values)), float(np.nanstd(values)) or 1.0
         return cls(mean, std)
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from gridtnp.sources import Source
+
 ROUNDING = 1e-6
 """Of a share that should give a whole number."""
 
@@ -24,19 +26,19 @@ class Draw:
 
 
 class Pick(ABC):
-    """Chooses among observations at some places."""
+    """Chooses among the observations that a task may use."""
 
     @abstractmethod
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:
-        """The positions of the chosen ones; None for all."""
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
+        """Some of the rows of a source."""
 
 
 @dataclass(frozen=True)
 class Whole(Pick):
     """All of them."""
 
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:  # noqa: ARG002
-        return None
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:  # noqa: ARG002
+        return rows
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,11 @@ class Fraction(Pick):
                 f"{self.low} and {self.high}."
             )
 
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:  # noqa: ARG002
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:  # noqa: ARG002
         high = self.low if self.high is None else self.high
         luck = draw.of_batch if self.per == "batch" else draw.rng.random()
         share = self.low + (high - self.low) * luck
-        return _some(len(lat), int(np.ceil(share * len(lat) - ROUNDING)), draw.rng)
+        return _some(rows, int(np.ceil(share * len(rows) - ROUNDING)), draw.rng)
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Count(Pick):
                 f"A count must be from a low to a higher number, got {self.low} and {self.high}."
             )
 
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:  # noqa: ARG002
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:  # noqa: ARG002
         high = self.low if self.high is None else self.high
-        return _some(len(lat), int(draw.rng.integers(self.low, high + 1)), draw.rng)
+        return _some(rows, int(draw.rng.integers(self.low, high + 1)), draw.rng)
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,10 @@ class Block(Pick):
     radius: float
     of: Pick = field(default_factory=Whole)
 
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:
-        inside = within(lat, lon, draw.centre, self.radius)
-        return _of(self.of, np.flatnonzero(inside), lat, lon, draw)
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
+        places = source.places(rows)
+        inside = within(source.lat[places], source.lon[places], draw.centre, self.radius)
+        return self.of.choose(source, rows[inside], draw)
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,10 @@ class Gap(Pick):
     radius: float
     of: Pick = field(default_factory=Whole)
 
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:
-        outside = ~within(lat, lon, draw.centre, self.radius)
-        return _of(self.of, np.flatnonzero(outside), lat, lon, draw)
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
+        places = source.places(rows)
+        inside = within(source.lat[places], source.lon[places], draw.centre, self.radius)
+        return self.of.choose(source, rows[~inside], draw)
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ class Rest(Pick):
 
     of: Pick = field(default_factory=Whole)
 
-    def choose(self, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray | None:
-        return self.of.choose(lat, lon, draw)
+    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
+        return self.of.choose(source, rows, draw)
 
 
 def within(
@@ -128,12 +132,7 @@ def within(
     return half <= np.sin(np.deg2rad(min(radius, 180.0)) / 2) ** 2
 
 
-def _some(available: int, number: int, rng: np.random.Generator) -> np.ndarray | None:
-    if number >= available:
-        return None
-    return rng.choice(available, number, replace=False, shuffle=False)
-
-
-def _of(pick: Pick, index: np.ndarray, lat: np.ndarray, lon: np.ndarray, draw: Draw) -> np.ndarray:
-    chosen = pick.choose(lat[index], lon[index], draw)
-    return index if chosen is None else index[chosen]
+def _some(rows: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
+    if number >= len(rows):
+        return rows
+    return rows[rng.choice(len(rows), number, replace=False, shuffle=False)]

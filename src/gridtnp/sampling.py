@@ -73,7 +73,7 @@ class _Rows:
     def complete(self, rows: np.ndarray) -> np.ndarray:
         return rows if self.there is None else rows[self.there[rows - self.first]]
 
-    @property
+    @cached_property
     def usable(self) -> np.ndarray:
         return self.complete(self.allowed)
 
@@ -166,7 +166,8 @@ class Sampler:
             return
         for index, start in enumerate(range(0, len(self.times), self.batch)):
             times = self.times[start : start + self.batch]
-            times = np.array([t for t in times if len(self._available(self._target, t).usable)])
+            if self.data.moment is None:
+                times = np.array([t for t in times if len(self._available(self._target, t).usable)])
             if len(times):
                 rng = np.random.default_rng([self.seed, index])
                 yield self._make(times, rng, index)
@@ -195,9 +196,8 @@ class Sampler:
         sets = []
         for name, context in given.items():
             source, variables = data.variables_of(context.of or name)
-            kept = data.context_places if source.name == data.target_source else None
             window = Window.parse(context.window or self.window)
-            allowed = self._allowed(source, kept)
+            allowed = self._allowed(source, data.context_places.get(source.name))
             made = _Set(name, source, variables, context.pick, window, allowed, context.group)
             sets.append(made)
         return tuple(sets)
@@ -219,12 +219,12 @@ class Sampler:
 
     @cached_property
     def _places(self) -> dict[str, np.ndarray]:
-        """Latitudes and longitudes of every source in the one range of longitudes."""
-        west = self.data.west
-        return {
-            name: np.stack([s.lat, wrap(s.lon, west)], -1).astype(np.float32)
-            for name, s in self.data.sources.items()
-        }
+        """Coordinates of every source's places, longitudes in one range, times to be filled in."""
+        made = {}
+        for name, s in self.data.sources.items():
+            known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}
+            made[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
+        return made
 
     @cached_property
     def _still(self) -> dict[str, np.ndarray]:
@@ -269,9 +269,9 @@ class Sampler:
             for i, draw in enumerate(luck(of.group or of.name)):
                 rows = self._available(of, moments[i])
                 if of.group is None:
-                    picked = _choose(of, rows.usable, draw)
+                    picked = of.pick.choose(of.source, rows.usable, draw)
                 else:
-                    picked = rows.complete(_choose(of, rows.allowed, draw))
+                    picked = rows.complete(of.pick.choose(of.source, rows.allowed, draw))
                 if of.source is self._target.source:
                     seen[i] = np.concatenate([seen[i], picked])
                 chosen.append((picked, rows))
@@ -282,7 +282,7 @@ class Sampler:
             usable = (
                 _without(rows.usable, seen[i]) if isinstance(self.targets, Rest) else rows.usable
             )
-            picked = _choose(self._target, usable, draw)
+            picked = self.targets.choose(self._target.source, usable, draw)
             if not len(picked) and self.data.moment is None:
                 when = "" if moments[i] is None else f" at {show(moments[i])}"
                 raise ValueError(
@@ -296,7 +296,7 @@ class Sampler:
         for _ in range(TRIES):
             time = None if self.times is None else self.times[rng.integers(len(self.times))]
             rows = self._available(self._target, time)
-            if len(rows.usable):
+            if len(rows.usable) or self.data.moment is not None:
                 return time, rows
         raise ValueError(
             f"A task must have at least one target, but {TRIES} random times of part "
@@ -307,8 +307,8 @@ class Sampler:
         luck = rng.random()
         if not len(rows):
             return 0.0, 0.0
-        source = self._target.source
-        place = source.places(rows[int(luck * len(rows))])
+        source, one = self._target.source, int(luck * len(rows))
+        place = int(source.places(rows[one : one + 1])[0])
         return float(source.lat[place]), float(source.lon[place])
 
     def _points(
@@ -328,20 +328,19 @@ class Sampler:
         exact = np.float64 if "hours" in data.computed else np.float32
         features = np.zeros((*shape, len(data.feature_names)), exact)
         everywhere, still = self._places[source.name], self._still[source.name]
+        needs_times = data.computed or "time" in self.coordinates
         for i, ((rows, found), moment) in enumerate(zip(chosen, moments, strict=True)):
             n, places = len(rows), source.places(rows)
-            here = everywhere[places]
-            times = source.times_of(rows)
-            for d, name in enumerate(self.coordinates):
-                if name != "time":
-                    x[i, :n, d] = here[:, int(name == "lon")]
-                elif times is not None and moment is not None:
-                    x[i, :n, d] = (times - moment) / HOUR
-            picked = found.values[rows - found.first]
+            times = source.times_of(rows) if needs_times else None
+            # all indices are valid, and numpy is faster where it need not check them
+            np.take(everywhere, places, 0, out=x[i, :n], mode="clip")
+            if "time" in self.coordinates and times is not None:
+                x[i, :n, self.coordinates.index("time")] = (times - moment) / HOUR
+            picked = np.take(found.values, rows - found.first, 0, mode="clip")
             picked = picked if columns == list(range(picked.shape[1])) else picked[:, columns]
-            y[i, :n] = (
-                picked if self.normaliser is None else self.normaliser.normalise(keys, picked)
-            )
+            if self.normaliser is not None:
+                picked = self.normaliser.normalise(keys, picked)
+            y[i, :n] = picked
             if data.statics:
                 features[i, :n, : still.shape[1]] = still[places]
             if data.computed:
@@ -358,12 +357,6 @@ class Sampler:
             mask,
             torch.from_numpy(features) if data.feature_names else None,
         )
-
-
-def _choose(of: _Set, rows: np.ndarray, draw: Draw) -> np.ndarray:
-    places = of.source.places(rows)
-    chosen = of.pick.choose(of.source.lat[places], of.source.lon[places], draw)
-    return rows if chosen is None else rows[chosen]
 
 
 def _without(rows: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -155,13 +155,11 @@ def _numbers(source: str, frame: pd.DataFrame, column: str) -> np.ndarray:
 def _labels(
     frame: pd.DataFrame, found: Mapping[str, str], lat: np.ndarray, lon: np.ndarray
 ) -> np.ndarray:
-    """The station of every row; without such a column, its place."""
+    """The station of every row; without such a column, a number for its place."""
     if "station" in found:
         return frame[found["station"]].astype(str).to_numpy(dtype=object).astype(str)
-    place = np.stack([lat, wrap(lon)], 1).round(4)
-    _, first, code = np.unique(place, axis=0, return_index=True, return_inverse=True)
-    names = np.array([f"{a:g},{b:g}" for a, b in place[first]])
-    return names[code.ravel()]
+    place = np.nan_to_num(lat.round(4)) * 1e4 + 1j * np.nan_to_num(wrap(lon).round(4))
+    return np.unique(place, return_inverse=True)[1].ravel()
 
 
 def _sort_columns(
