@@ -24,8 +24,11 @@ def test_a_list_of_stations_sees_the_nearest_grid_point(tmp_path: Path) -> None:
     np.testing.assert_array_equal(seen.t2m[:, 0], ds.t2m.sel(lat=50.0, lon=-2.5))
     np.testing.assert_array_equal(seen.t2m[:, 1], ds.t2m.sel(lat=53.75, lon=1.25))
     assert seen.lat.values.tolist() == [50.1, 53.75, 50.1]
+    lazily = observe(ds, tmp_path / "stations.csv", memory=0)
+    assert lazily.t2m.chunks is not None
+    xr.testing.assert_identical(lazily.load(), seen)
     data = Dataset({"stations": seen, "era5": ds[["u10"]]}, target="stations.t2m")
-    assert "stations: 3 places, 6 times" in repr(data)
+    assert "stations: 3 stations, 6 times" in repr(data)
     train, _, test = data.split(["2019-03-01T12:00", "2019-03-02"])
     assert train.times() is not None
     assert test.times() is not None

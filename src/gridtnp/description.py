@@ -34,7 +34,7 @@ def record_of(source: Source) -> dict[str, Any]:
 def extent(source: Source) -> str:
     """How much there is of a source, and from when to when."""
     if isinstance(source, Panel):
-        places = f"{len(source.lat):,} places"
+        places = f"{len(source.lat):,} stations"
         if source.shape is not None:
             places = f"grid of {source.shape[0]} × {source.shape[1]}"
         text = f"{places}, {source.steps:,} times" if source.times is not None else places

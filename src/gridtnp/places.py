@@ -9,15 +9,18 @@ import pandas as pd
 import xarray as xr
 
 from gridtnp.coordinates import possible, recognise, require_places, wrap
-from gridtnp.reading import open_data
+from gridtnp.reading import open_data, require_installed
 
 Stations = pd.DataFrame | str | os.PathLike[str]
 
 
-def observe(field: xr.Dataset | xr.DataArray, stations: Stations) -> xr.Dataset:
+def observe(
+    field: xr.Dataset | xr.DataArray, stations: Stations, *, memory: int = 2**30
+) -> xr.Dataset:
     """A gridded field at the grid point nearest to each station, as the paper's stations see ERA5.
 
-    `stations` has latitudes and longitudes, and maybe names and elevations. Nothing is loaded.
+    `stations` has latitudes and longitudes, and maybe names and elevations. A field larger than
+    `memory` bytes is not loaded, but read step by step when it is needed.
     """
     ds = field.to_dataset(name=field.name or "field") if isinstance(field, xr.DataArray) else field
     table = stations if isinstance(stations, pd.DataFrame) else open_data(stations)
@@ -36,6 +39,12 @@ def observe(field: xr.Dataset | xr.DataArray, stations: Stations) -> xr.Dataset:
     rows = _nearest(ds[y].values, lat)
     turn = wrap(ds[x].values.astype(np.float64)[None] - lon[:, None])
     cols = np.abs(turn).argmin(1)
+    # files give single points so slowly that whole fields are read and the points taken from those
+    if ds.nbytes <= memory:
+        ds = ds.compute()
+    else:
+        require_installed("dask", "io", "Observing a field that is larger than memory")
+        ds = ds.chunk({dim: -1 if dim in (y, x) else "auto" for dim in ds.dims})
     picked = ds.isel({y: xr.DataArray(rows, dims="station"), x: xr.DataArray(cols, dims="station")})
     named = table[found["station"]].astype(str).to_numpy(object) if "station" in found else None
     coords = {"lat": ("station", lat), "lon": ("station", lon)}
