@@ -123,6 +123,30 @@ def test_variables_that_are_missing_on_their_own_become_sets_of_their_own() -> N
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.rain", "s.t2m")
 
 
+def test_long_lists_lazy_sources_and_parts_are_said_shortly(tmp_path: Path) -> None:
+    ds = weather.field(np.float32)
+    many = xr.Dataset({f"v{i}": ds.t2m + i for i in range(5)})
+    many.to_zarr(tmp_path / "a.zarr", consolidated=False)
+    data = Dataset({"g": tmp_path / "a.zarr"}, target="g", memory=500)
+    assert repr(data).startswith("Dataset (all) to predict 5 variables of g\n")
+    assert "v0  K, on disk, not looked through" in repr(data)
+    assert [v.units for v in data.target] == ["K"] * 5
+    assert len(data.fingerprint()) == 32
+    train, val, _ = dataset().split(["2019-03-04", "2019-03-06"], hold_out_stations=0.5)
+    assert repr(train).startswith("Dataset (train) to predict stations.t2m, before 2019-03-04\n")
+    assert (
+        repr(val)
+        .splitlines()[0]
+        .endswith("from 2019-03-04 before 2019-03-06, at places that the context never holds")
+    )
+
+
+def test_missing_values_are_shown() -> None:
+    frame = weather.stations()
+    frame.loc[:23, "t2m"] = np.nan
+    assert "20.19, 25 % missing" in repr(Dataset({"s": frame}, target="s.t2m"))
+
+
 # ---- features ------------------------------------------------------------------------------------
 
 
@@ -156,6 +180,14 @@ def test_a_station_knows_its_own_elevation_better(name: str) -> None:
     expected = (source.lat * 10 + source.lon)[~known]
     assert len(expected) == 8
     np.testing.assert_allclose(data.still_at("stations")[~known, 0], expected, rtol=1e-5)
+
+
+def test_static_fields_may_come_as_one_dataset() -> None:
+    both = xr.Dataset({"height": heights(), "slope": heights() * 0 + 2})
+    data = dataset(static=both)
+    assert data.feature_names == ("height", "slope")
+    assert (data.still_at("stations")[:, 1] == 2).all()
+    assert data.features_at(np.array([50.0]), np.array([0.0])).tolist() == [[500.0, 2.0]]
 
 
 def test_a_column_alone_serves_its_own_source_alone() -> None:
@@ -310,6 +342,13 @@ def test_stations_can_be_named() -> None:
         dataset().split(hold_out_stations=["S1"])
     with pytest.raises(ValueError, match=r"^Named stations are all tested at, so that validation"):
         dataset().split(hold_out_stations=["S01"])
+
+
+def test_a_grid_has_no_stations_to_name() -> None:
+    data = Dataset({"grid": weather.field()}, target="grid.t2m")
+    message = r"^Source 'grid' is a grid and has no stations to name\.$"
+    with pytest.raises(ValueError, match=message):
+        data.split(["2019-03-01T12", "2019-03-02"], hold_out_stations=["a"], blocks=1)
 
 
 def test_random_rows_are_refused_with_the_reason() -> None:

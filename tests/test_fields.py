@@ -283,3 +283,68 @@ def test_pieces_are_safe_to_read_from_many_threads() -> None:
         thread.join()
     assert not wrong
     assert store.kept_bytes <= 40
+
+
+def test_one_moment_is_a_panel_of_one_step() -> None:
+    ds = weather.field()
+    source = panel(ds.isel(time=2))
+    assert source.times is not None
+    assert source.times.tolist() == panel(ds).times[2:3].tolist()  # type: ignore[index]
+    np.testing.assert_array_equal(source.values(0, 20), panel(ds).values(40, 60))
+    still = panel(ds.isel(time=2, drop=True))
+    assert still.times is None
+    np.testing.assert_array_equal(still.values(0, 20), source.values(0, 20))
+    assert still.rows(None, None) == (0, 20)
+
+
+def test_steps_without_a_time_and_stations_without_a_place_are_dropped_and_told() -> None:
+    ds = weather.field()
+    times = ds.time.values.copy()
+    times[1] = np.datetime64("NaT")
+    source, notes = understand_dataset("grid", ds.assign_coords(time=times), ALL)
+    assert [str(n) for n in notes] == ["grid: 1 of 6 dropped: steps without a time"]
+    np.testing.assert_array_equal(source.values(20, 40), panel(ds).values(40, 60))
+    message = r"^Source 'grid' must have at least one time, but all of 't"
+    with pytest.raises(ValueError, match=message):
+        understand_dataset(
+            "grid", ds.assign_coords(time=np.full(6, np.datetime64("NaT", "ns"))), ALL
+        )
+    stations = xr.Dataset(
+        {
+            "t": (("time", "station"), np.arange(6.0).reshape(2, 3)),
+            "kind": ("station", list("abc")),
+        },
+        {
+            "time": pd.date_range("2020", periods=2),
+            "lat": ("station", [1.0, np.nan, 2.0]),
+            "lon": ("station", [1.0, 1.0, 2.0]),
+            "station": ["x", "y", "z"],
+        },
+    )
+    source, notes = understand_dataset("s", stations, ALL)
+    assert [str(n) for n in notes] == [
+        "s: 1 of 3 dropped: impossible coordinates (for example station y: nan, 1)",
+        "s: 1 left out: kind holds no numbers",
+    ]
+    assert source.labels is not None
+    assert source.labels.tolist() == ["x", "z"]
+    assert source.values(0, 4)[:, 0].tolist() == [0.0, 2.0, 3.0, 5.0]
+
+
+def test_elevations_of_stations_are_known_and_those_of_a_grid_are_a_variable() -> None:
+    station = {"lat": ("station", [1.0, 2.0]), "lon": ("station", [1.0, 2.0])}
+    ds = xr.Dataset({"t": ("station", [1.0, 2]), "elev": ("station", [5.0, 6])}, station)
+    source = panel(ds)
+    assert source.names == ("t",)
+    assert source.columns["elev"].tolist() == [5.0, 6.0]
+    grid = weather.field().isel(time=0, drop=True).rename(t2m="elevation", u10="land")
+    assert panel(grid).names == ("elevation", "land")
+
+
+def test_a_dataset_in_dask_is_read_in_its_own_pieces() -> None:
+    ds = weather.field(np.float32)
+    ds = xr.concat([ds, ds.assign_coords(time=ds.time + np.timedelta64(2, "D"))], "time")
+    source = panel(ds.chunk(time=2), memory=1500)
+    assert isinstance(source.store, Lazy)
+    assert source.store.block == 2
+    np.testing.assert_array_equal(source.values(0, 240), panel(ds).values(0, 240))

@@ -43,6 +43,17 @@ def test_missing_values_do_not_count_and_pieces_add_up(tmp_path: Path) -> None:
         assert fitted.std["g.t2m"] == pytest.approx(values.std(), rel=1e-6)
 
 
+def test_a_long_archive_is_measured_at_some_of_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridtnp.normalisation.STEPS", 3)
+    ds = weather.field(np.float32)
+    ds.chunk(time=1).to_zarr(tmp_path / "a.zarr", consolidated=False)
+    fitted = Normaliser.fit(Dataset({"g": tmp_path / "a.zarr"}, target="g.t2m", memory=200))
+    values = ds.t2m.values[[0, 2, 5]].astype(np.float64)
+    assert fitted.mean["g.t2m"] == pytest.approx(values.mean(), rel=1e-9)
+
+
 def test_a_constant_is_only_shifted() -> None:
     frame = weather.stations().assign(t2m=5.0)
     fitted = Normaliser.fit(Dataset({"s": frame}, target="s.t2m"))

@@ -48,11 +48,14 @@ def test_names_and_elevations_come_along() -> None:
     assert "elevation" in seen.coords
 
 
-def test_stations_must_be_places() -> None:
+def test_stations_must_be_places(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"^Stations must have latitudes up to ±90 .* but row 1 is at 95"
     ):
         observe(weather.field(), pd.DataFrame({"lat": [0.0, 95.0], "lon": [0.0, 0.0]}))
+    weather.field().to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    with pytest.raises(TypeError, match=r"^Stations must be a table with a row for each, got"):
+        observe(weather.field(), tmp_path / "a.nc")
     with pytest.raises(ValueError, match=r"^Source 'stations' must have latitudes and longitudes"):
         observe(weather.field(), pd.DataFrame({"name": ["a"]}))
 

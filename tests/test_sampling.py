@@ -115,6 +115,30 @@ def test_a_lead_needs_both_ends_within_the_data() -> None:
         Sampler(dataset(), {"stations": Whole()}, Whole(), lead="30D")
 
 
+def test_training_starts_where_its_data_do() -> None:
+    train, _, _ = dataset().split(["2019-03-05", "2019-03-07"])
+    sampler = Sampler(train, {"stations": Whole()}, Whole(), lead="24h")
+    assert sampler.times is not None
+    assert [str(t)[:10] for t in sampler.times] == ["2019-03-01", "2019-03-02", "2019-03-03"]
+
+
+def test_sources_without_times_have_the_task_s_own() -> None:
+    relief = weather.field()[["u10"]].isel(time=0, drop=True)
+    data = Dataset(
+        {"stations": weather.stations(), "relief": relief},
+        target="stations.t2m",
+        features=("day_of_year",),
+    )
+    sampler = Sampler(data, coordinates=("time", "lat", "lon"), batch=2)
+    task = sampler.draw(0)
+    still, target = task.context["relief"], task.target
+    assert still.n == 20
+    assert (still.x[..., 0] == 0).all()
+    assert still.features is not None
+    assert target.features is not None
+    assert torch.equal(still.features[:, 0], target.features[:, 0])
+
+
 def test_tasks_at_regular_times_see_irregular_observations() -> None:
     rng = np.random.default_rng(0)
     minutes = np.sort(rng.choice(3000, 60, replace=False))

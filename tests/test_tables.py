@@ -151,3 +151,25 @@ def test_an_unknown_variable_is_a_typo() -> None:
     source, _ = understand_table("obs", weather.stations())
     with pytest.raises(ValueError, match=r"one of \['t2m'\], got 't2'; did you mean 't2m'\?"):
         source.variable("t2")
+
+
+def test_many_rows_per_place_need_times() -> None:
+    frame = weather.stations().rename(columns={"time": "when"})
+    message = (
+        r"^Source 'obs' must have one row per place and time, but it has many per place and no "
+        r"time was found among \['elevation', .*\]; name its times 'time'\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        understand_table("obs", frame)
+
+
+def test_a_long_frame_needs_coordinates_and_may_lack_elevations() -> None:
+    long = pd.DataFrame({"variable": ["t", "t"], "value": [1.0, 2.0]})
+    message = r"^Source 'obs' must have latitudes .* no latitude was found"
+    with pytest.raises(ValueError, match=message):
+        understand_table("obs", long)
+    long = long.assign(lat=[1.0, 2.0], lon=0.0, elev=[5.0, np.nan])
+    source, notes = understand_table("obs", long)
+    assert not notes
+    assert source.table[:, 0].tolist() == [1.0, 2.0]
+    assert np.isnan(source.columns["elev"][1])

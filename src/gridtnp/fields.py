@@ -133,6 +133,9 @@ def _fetch(
 
 def _prepared(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
     """Without dimensions of size one that mean nothing here, and with a single axis of time."""
+    ds = ds.set_coords([found[role] for role in ("lat", "lon", "time") if role in found])
+    if "time" in found and ds[found["time"]].ndim == 0:
+        ds = ds.expand_dims(found["time"])
     if "time" in found and ds[found["time"]].ndim == 2:  # start of a forecast × step
         ds = ds.stack(valid=ds[found["time"]].dims).reset_index("valid", drop=True)
     needed = {
@@ -162,7 +165,10 @@ def _sorted_times(
         example = show(values[int(again[0])])
         notes.append(Note(name, "dropped", "duplicate times", len(again), len(values), example))
     if not len(times):
-        raise ValueError(f"Source {name!r} must have at least one time in {str(time.name)!r}.")
+        raise ValueError(
+            f"Source {name!r} must have at least one time, but all of {str(time.name)!r} are "
+            "missing."
+        )
     return times, steps
 
 

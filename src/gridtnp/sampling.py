@@ -131,15 +131,14 @@ class Sampler:
             times = moments - lead
         else:
             step = duration(self.every)
-            ahead = moments - lead - window.start
-            times = np.unique((ahead.astype(np.int64) // step.astype(np.int64)) * step.astype(int))
-            times = times.astype(moments.dtype)
+            origin, low = np.datetime64(0, "ms"), moments[0] - lead - window.stop
+            low = origin + ((low - origin) // step) * step
+            times = np.arange(low, moments[-1] - lead - window.start + step, step)
             first = np.searchsorted(moments, times + lead + window.start, side="left")
             last = np.searchsorted(moments, times + lead + window.stop, side="left")
             times = times[last > first]
         instant = np.timedelta64(1, "ms")
-        start = moments[0] if self.data.period is None else self.data.period[0]
-        fits = (times >= start) & (times + lead + window.stop - instant <= moments[-1])
+        fits = (times >= moments[0]) & (times + lead + window.stop - instant <= moments[-1])
         return times[fits]
 
     def draw(self, index: int) -> Task:

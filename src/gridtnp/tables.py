@@ -63,8 +63,13 @@ def understand_table(
         notes.append(Note(name, "left out", f"column {column!r} holds text", 1, 1))
     values = np.stack([_numbers(name, frame, c).astype(np.float32) for c in variables], 1)
     values[~np.isfinite(values)] = np.nan
-    good, found_notes = _unique(name, good, times, lat, lon, labels, values, total)
-    notes += found_notes
+    good, again = _unique(name, good, times, lat, lon, labels, values, total)
+    notes += again
+    if times is None and any(note.count > total / 2 for note in again):
+        raise ValueError(
+            f"Source {name!r} must have one row per place and time, but it has many per place and "
+            f"no time was found among {sorted(frame.columns)}; name its times 'time'."
+        )
     described = []
     for i, column in enumerate(variables):
         described.append(describe_values(name, column, values[good, i], known[column]))
