@@ -5,6 +5,8 @@ Who may import whom, and that everything is listed where people look.
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +20,8 @@ LEVELS = [
     ["version", "errors", "task", "grid"],
     # data, which knows nothing of models
     ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "understanding"],
-    [
-        "features",
-        "splits",
-        "description",
-        "dataset",
-        "normalisation",
-        "picks",
-        "sampling",
-        "places",
-        "output",
-    ],
+    ["features", "splits", "description", "dataset", "normalisation", "assembly"],
+    ["picks", "sampling", "places", "output"],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],
@@ -84,6 +77,20 @@ def test_the_readme_has_one_line_per_file() -> None:
     listed = re.findall(r"^\| `(?:src/gridtnp/)?([\w/]+\.py)` \|", readme, re.MULTILINE)
     present = [str(path.relative_to(PACKAGE)) for path in modules().values()]
     assert sorted(listed) == sorted(present)
+
+
+def test_what_only_data_needs_is_loaded_with_the_first_data() -> None:
+    code = (
+        "import sys, gridtnp\n"
+        "assert not {'pandas', 'xarray'} & set(sys.modules), 'loaded too early'\n"
+        "gridtnp.Dataset\n"
+        "assert {'pandas', 'xarray'} <= set(sys.modules)\n"
+        "assert not {'zarr', 'netCDF4', 'cfgrib', 'dask'} & set(sys.modules), 'not asked for'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="module 'gridtnp' has no attribute 'Datasets'"):
+        _ = gridtnp.Datasets
 
 
 def test_public_names_exist() -> None:

@@ -13,6 +13,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gridtnp as gt
 from gridtnp.dataset import Dataset
 from gridtnp.normalisation import Normaliser
 from gridtnp.picks import Block, Count, Draw, Fraction, Gap, Pick, Rest, Whole, within
@@ -264,6 +265,77 @@ def test_normalised_tasks() -> None:
     np.testing.assert_allclose(back, plain.target.y[used].numpy(), atol=1e-5)
     assert made.target.features is not None
     assert made.target.features.abs().max() < 3
+
+
+def test_places_to_predict_at_have_the_same_coordinates_and_features_as_targets() -> None:
+    lat, lon = np.arange(45.0, 56.0), np.arange(-6.0, 7.0)
+    relief = xr.DataArray(lat[:, None] + lon, {"lat": lat, "lon": lon}, ("lat", "lon"), "relief")
+    data = Dataset(
+        {"stations": weather.stations()},
+        target="stations.t2m",
+        static={"relief": relief},
+        features=("day_of_year", "solar_elevation"),
+    )
+    sampler = Sampler(
+        data,
+        {"stations": Count(3)},
+        Whole(),
+        lead="24h",
+        coordinates=("time", "lat", "lon"),
+        normaliser=Normaliser.fit(data),
+        batch=1,
+    )
+    moment = np.datetime64("2019-03-02", "ms")
+    target = sampler.at(moment).target
+    source = data.sources["stations"]
+    rows = np.arange(
+        *source.rows(moment + np.timedelta64(1, "D"), moment + np.timedelta64(25, "h"))
+    )
+    times = source.times_of(rows)
+    made = sampler.assembler.query(source.lat[rows], source.lon[rows] + 360, times, moment)
+    assert target.features is not None
+    assert made.features is not None
+    torch.testing.assert_close(made.x, target.x)
+    torch.testing.assert_close(made.features, target.features)
+    assert made.y is None
+    outside = sampler.assembler.query(np.array([50.0, 20.0]), np.zeros(2), None, moment)
+    assert outside.mask is not None
+    assert outside.mask.tolist() == [[True, False]]
+    assert (outside.x[0, 0] == torch.tensor([0.0, 50.0, 0.0])).all()
+    message = r"^Coordinate 'time' needs the time of the task, got none\."
+    with pytest.raises(ValueError, match=message):
+        sampler.assembler.query(np.array([50.0]), np.zeros(1))
+
+
+def test_a_model_trains_on_them() -> None:
+    frame = weather.stations()
+    data = Dataset(
+        {"stations": frame, "era5": weather.field()},
+        target="stations.t2m",
+        features=("day_of_year",),
+        units={"stations.t2m": "K"},
+    )
+    sampler = Sampler(data, window="(-24h, 0h]", normaliser=Normaliser.fit(data), batch=2)
+    grid = gt.Grid((gt.Axis.span("lat", 47, 56, 8), gt.Axis.span("lon", -5, 5, 8)), "sphere")
+    config = gt.ModelConfig(
+        coordinates=("lat", "lon"),
+        features=data.feature_names,
+        sources={"stations": 1, "era5": 2},
+        tokens=gt.config.Embedded(
+            embedding=(gt.config.Harmonics(degrees=4), gt.config.Raw(of=data.feature_names))
+        ),
+        architecture=gt.config.GriddedConfig(
+            grid=grid,
+            grid_encoder=gt.config.PseudoToken(),
+            processor=gt.config.Swin(layers=1, window=(4, 4)),
+            decoder=gt.config.Neighbour(neighbours=9),
+        ),
+        dim=16,
+    )
+    model = gt.build_model(config)
+    loss = model.loss(sampler.draw(0))
+    loss.backward()
+    assert loss.isfinite()
 
 
 # ---- picks ---------------------------------------------------------------------------------------

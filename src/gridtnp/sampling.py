@@ -7,7 +7,7 @@ batches in the background.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,16 +15,14 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import torch
 
-from gridtnp.coordinates import wrap
+from gridtnp.assembly import Assembler, Chosen
 from gridtnp.dataset import Dataset
-from gridtnp.errors import require_known
 from gridtnp.normalisation import Normaliser
 from gridtnp.picks import Draw, Fraction, Pick, Rest, Whole
 from gridtnp.sources import Source
-from gridtnp.task import PointSet, Task
-from gridtnp.times import HOUR, Window, duration, show, to_time
+from gridtnp.task import Task
+from gridtnp.times import Window, duration, show, to_time
 
 NOW = "[0h, 0h]"
 TRIES = 100
@@ -73,6 +71,12 @@ class _Rows:
     def complete(self, rows: np.ndarray) -> np.ndarray:
         return rows if self.there is None else rows[self.there[rows - self.first]]
 
+    def at(self, rows: np.ndarray, of: _Set) -> np.ndarray:
+        """The values of a set's variables in some of the rows."""
+        picked = np.take(self.values, rows - self.first, 0)
+        columns = of.source.index(of.variables)
+        return picked if columns == list(range(picked.shape[1])) else picked[:, columns]
+
     @cached_property
     def usable(self) -> np.ndarray:
         return self.complete(self.allowed)
@@ -102,8 +106,6 @@ class Sampler:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in self.coordinates:
-            require_known(name, ("time", "lat", "lon"), "A coordinate must be known")
         if self.batch < 1:
             raise ValueError(f"A batch must hold at least one task, got {self.batch}.")
         times = self.times
@@ -116,7 +118,7 @@ class Sampler:
                 f"There must be at least one time for a task, but with lead {self.lead!r} and "
                 f"windows {self.window!r}, {self.target_window!r} part {self.data.part!r} has none."
             )
-        _ = self._sets, self._target  # a wrong name is told at once
+        _ = self._sets, self._target, self.assembler  # a wrong name is told at once
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -140,6 +142,11 @@ class Sampler:
         instant = np.timedelta64(1, "ms")
         fits = (times >= moments[0]) & (times + lead + window.stop - instant <= moments[-1])
         return times[fits]
+
+    @cached_property
+    def assembler(self) -> Assembler:
+        """What makes points for the same model."""
+        return Assembler(self.data, self.coordinates, self.normaliser)
 
     def draw(self, index: int) -> Task:
         """The batch number `index`."""
@@ -216,23 +223,6 @@ class Sampler:
             return kept
         return known if kept is None else known & kept
 
-    @cached_property
-    def _places(self) -> dict[str, np.ndarray]:
-        """Coordinates of every source's places, longitudes in one range, times to be filled in."""
-        made = {}
-        for name, s in self.data.sources.items():
-            known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}
-            made[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
-        return made
-
-    @cached_property
-    def _still(self) -> dict[str, np.ndarray]:
-        still = {name: self.data.still_at(name) for name in self.data.sources}
-        if self.normaliser is None or not self.data.statics:
-            return still
-        names = tuple(self.data.statics)
-        return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in still.items()}
-
     def _available(self, of: _Set, time: np.datetime64 | None) -> _Rows:
         """What a task at `time` may use."""
         start, stop = (None, None) if time is None else of.window.around(time)
@@ -273,8 +263,8 @@ class Sampler:
                     picked = rows.complete(of.pick.choose(of.source, rows.allowed, draw))
                 if of.source is self._target.source:
                     seen[i] = np.concatenate([seen[i], picked])
-                chosen.append((picked, rows))
-            context[of.name] = self._points(of, chosen, moments)
+                chosen.append(Chosen(picked, rows.at(picked, of), moments[i]))
+            context[of.name] = self.assembler.points(of.source, of.variables, chosen)
         chosen = []
         for i, draw in enumerate(luck("target")):
             rows = found[i][1]
@@ -288,8 +278,9 @@ class Sampler:
                     f"A task must have at least one target, but {self.targets} leaves none"
                     f"{when}; take fewer for the context."
                 )
-            chosen.append((picked, rows))
-        return Task(context, self._points(self._target, chosen, moments))
+            chosen.append(Chosen(picked, rows.at(picked, self._target), moments[i]))
+        target = self.assembler.points(self._target.source, self._target.variables, chosen)
+        return Task(context, target)
 
     def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, _Rows]:
         for _ in range(TRIES):
@@ -309,53 +300,6 @@ class Sampler:
         source, one = self._target.source, int(luck * len(rows))
         place = int(source.places(rows[one : one + 1])[0])
         return float(source.lat[place]), float(source.lon[place])
-
-    def _points(
-        self,
-        of: _Set,
-        chosen: Sequence[tuple[np.ndarray, _Rows]],
-        moments: Sequence[np.datetime64 | None],
-    ) -> PointSet:
-        """One batch of the chosen rows of every task; the shorter ones are filled up and masked."""
-        source, data = of.source, self.data
-        columns = source.index(of.variables)
-        keys = [f"{source.name}.{name}" for name in of.variables]
-        counts = np.array([len(rows) for rows, _ in chosen])
-        shape = (len(chosen), int(counts.max(initial=0)))
-        x = np.zeros((*shape, len(self.coordinates)), np.float32)
-        y = np.zeros((*shape, len(columns)), np.float32)
-        exact = np.float64 if "hours" in data.computed else np.float32
-        features = np.zeros((*shape, len(data.feature_names)), exact)
-        everywhere, still = self._places[source.name], self._still[source.name]
-        needs_times = data.computed or "time" in self.coordinates
-        for i, ((rows, found), moment) in enumerate(zip(chosen, moments, strict=True)):
-            n, places = len(rows), source.places(rows)
-            times = source.times_of(rows) if needs_times else None
-            # all indices are valid, and numpy is faster where it need not check them
-            np.take(everywhere, places, 0, out=x[i, :n], mode="clip")
-            if "time" in self.coordinates and times is not None:
-                x[i, :n, self.coordinates.index("time")] = (times - moment) / HOUR
-            picked = np.take(found.values, rows - found.first, 0, mode="clip")
-            picked = picked if columns == list(range(picked.shape[1])) else picked[:, columns]
-            if self.normaliser is not None:
-                picked = self.normaliser.normalise(keys, picked)
-            y[i, :n] = picked
-            if data.statics:
-                features[i, :n, : still.shape[1]] = still[places]
-            if data.computed:
-                if times is None and moment is not None:
-                    times = np.full(n, moment)
-                made = data.compute(times, source.lat[places], source.lon[places])
-                features[i, :n, still.shape[1] :] = made
-        mask = None
-        if (counts < shape[1]).any():
-            mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
-        return PointSet(
-            torch.from_numpy(x),
-            torch.from_numpy(y),
-            mask,
-            torch.from_numpy(features) if data.feature_names else None,
-        )
 
 
 def _without(rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
