@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from jaxtyping import Float, Shaped
 
 from gridtnp.coordinates import wrap
 from gridtnp.dataset import Dataset
@@ -84,9 +85,9 @@ class Assembler:
 
     def query(
         self,
-        lat: np.ndarray,
-        lon: np.ndarray,
-        time: np.ndarray | None = None,
+        lat: Float[np.ndarray, n],
+        lon: Float[np.ndarray, n],
+        time: Shaped[np.ndarray, n] | None = None,
         moment: np.datetime64 | None = None,
     ) -> PointSet:
         """Any places, at their own times or at the task's own time `moment`, as a batch of one.

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from gridtnp.cleaning import Note, warn, write_log
 from gridtnp.coordinates import western_edge
@@ -110,18 +111,26 @@ class Dataset:
         found = self.sources[source]
         return found, (found.variable(variable).name,) if variable else found.names
 
-    def still_at(self, source: str) -> np.ndarray:
+    def still_at(self, source: str) -> Float[np.ndarray, "n df"]:
         """Static features at the places of a source, (places, features)."""
         return self._still[source]
 
     def features_at(
-        self, lat: np.ndarray, lon: np.ndarray, time: np.ndarray | None = None
-    ) -> np.ndarray:
+        self,
+        lat: Float[np.ndarray, n],
+        lon: Float[np.ndarray, n],
+        time: Shaped[np.ndarray, n] | None = None,
+    ) -> Float[np.ndarray, "n df"]:
         """All features at any places and times, (points, features)."""
         still = [feature.at(lat, lon)[:, None] for feature in self.statics.values()]
         return np.concatenate([*still, self.compute(time, lat, lon)], -1)
 
-    def compute(self, time: np.ndarray | None, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    def compute(
+        self,
+        time: Shaped[np.ndarray, n] | None,
+        lat: Float[np.ndarray, n],
+        lon: Float[np.ndarray, n],
+    ) -> Float[np.ndarray, "n df"]:
         """The computed features, (points, columns)."""
         if not self.computed:
             return np.zeros((len(lat), 0), np.float32)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from gridtnp.cleaning import Note
 from gridtnp.coordinates import NAMES, wrap
@@ -52,7 +53,7 @@ class StaticField:
         lat, lon = source.lat.reshape(rows, cols)[:, 0], source.lon.reshape(rows, cols)[0]
         return cls(name, lat, lon, values.reshape(rows, cols))
 
-    def at(self, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    def at(self, lat: Float[np.ndarray, n], lon: Float[np.ndarray, n]) -> Float[np.ndarray, n]:
         """Bilinear, around the globe where the field goes around; missing corners do not count.
 
         Up to one cell beyond the edge the edge's value holds, farther out there is none (NaN).
@@ -78,7 +79,7 @@ class StaticFeature:
     field: StaticField | None
     column: str
 
-    def of(self, source: Source) -> np.ndarray:
+    def of(self, source: Source) -> Float[np.ndarray, n]:
         """At the places of a source."""
         own = source.columns.get(self.column)
         if own is None and self.name.lower() in NAMES["elevation"]:  # whatever it is called there
@@ -95,7 +96,7 @@ class StaticFeature:
             )
         return own
 
-    def at(self, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    def at(self, lat: Float[np.ndarray, n], lon: Float[np.ndarray, n]) -> Float[np.ndarray, n]:
         """At any places."""
         if self.field is None:
             raise ValueError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from gridtnp.dataset import Dataset
 from gridtnp.errors import require_known
@@ -89,17 +90,21 @@ class Normaliser:
                 mean[f"{name}.{variable}"], std[f"{name}.{variable}"] = PAPER[known]
         return cls(mean, std)
 
-    def normalise(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
+    def normalise(
+        self, names: Sequence[str], values: Float[np.ndarray, "n dy"]
+    ) -> Float[np.ndarray, "n dy"]:
         """Columns in the order of `names`, in double precision."""
         mean, std = self._constants(names)
         return (values - mean) / std
 
-    def restore(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
+    def restore(
+        self, names: Sequence[str], values: Float[np.ndarray, "n dy"]
+    ) -> Float[np.ndarray, "n dy"]:
         """The inverse of `normalise`."""
         mean, std = self._constants(names)
         return values * std + mean
 
-    def scale(self, names: Sequence[str]) -> np.ndarray:
+    def scale(self, names: Sequence[str]) -> Float[np.ndarray, dy]:
         """What a spread must be multiplied by."""
         return self._constants(names)[1]
 

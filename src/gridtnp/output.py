@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Float, Shaped
 
 from gridtnp.coordinates import possible, recognise, require_places
 from gridtnp.reading import NEEDS, kind_of, require_installed
@@ -35,9 +36,9 @@ class Query:
     `time` is None where the question has none.
     """
 
-    lat: np.ndarray
-    lon: np.ndarray
-    time: np.ndarray | None
+    lat: Float[np.ndarray, n]
+    lon: Float[np.ndarray, n]
+    time: Shaped[np.ndarray, n] | None
     form: Places
     dims: dict[str, int]
 

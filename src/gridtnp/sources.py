@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from gridtnp.errors import require_known
 from gridtnp.times import rows_between
@@ -71,7 +72,7 @@ class Source(ABC):
         """The rows with `start <= time < stop`; all of them if there are no times."""
 
     @abstractmethod
-    def values(self, first: int, last: int) -> np.ndarray:
+    def values(self, first: int, last: int) -> Float[np.ndarray, "n dy"]:
         """All variables of a range of rows, (rows, variables); missing ones are NaN."""
 
     @abstractmethod
@@ -98,7 +99,7 @@ class Records(Source):
             return 0, self.size
         return rows_between(self.times, start, stop)
 
-    def values(self, first: int, last: int) -> np.ndarray:
+    def values(self, first: int, last: int) -> Float[np.ndarray, "n dy"]:
         return self.table[first:last]
 
     def places(self, rows: np.ndarray) -> np.ndarray:
@@ -129,7 +130,7 @@ class Panel(Source):
         first, last = rows_between(self.times, start, stop)
         return first * len(self.lat), last * len(self.lat)
 
-    def values(self, first: int, last: int) -> np.ndarray:
+    def values(self, first: int, last: int) -> Float[np.ndarray, "n dy"]:
         places = len(self.lat)
         start, stop = first // places, -(-last // places)
         flat = self.store.read(start, stop).reshape(-1, len(self.variables))
@@ -146,7 +147,7 @@ class Store(ABC):
     """Values by time step."""
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
         """A range of steps, (steps, places, variables) in single precision."""
 
 
@@ -156,7 +157,7 @@ class Loaded(Store):
 
     array: np.ndarray
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
         return self.array[start:stop]
 
 
@@ -174,7 +175,7 @@ class Lazy(Store):
         self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
         if start >= stop:
             return self._get(min(start, self.steps - 1) // self.block)[:0]
         numbers = range(start // self.block, (stop - 1) // self.block + 1)
