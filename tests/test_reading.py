@@ -136,6 +136,7 @@ def test_an_unknown_ending_and_mixed_kinds(tmp_path: Path) -> None:
     ):
         kind_of("a.docx")
     assert kind_of("s3://bucket/a.zarr/") == "zarr"
+    assert kind_of("gs://bucket/full-1h.zarr-v3") == "zarr"
     assert kind_of("https://host/a.csv?token=1") == "csv"
     write_copies(tmp_path)
     with pytest.raises(

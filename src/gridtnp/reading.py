@@ -63,7 +63,7 @@ def kind_of(address: str) -> str:
     """What a file is by its ending."""
     name = PurePosixPath(address.rstrip("/").split("?")[0]).name.lower()
     for kind, endings in KINDS.items():
-        if name.endswith(endings):
+        if name.endswith(endings) or (kind == "zarr" and ".zarr" in name):  # also .zarr-v3
             return kind
     known = sorted(ending for endings in KINDS.values() for ending in endings)
     raise ValueError(
