@@ -371,6 +371,8 @@ def test_random_rows_are_refused_with_the_reason() -> None:
             {"time": ["2020-03-04", "2020-03-06"]},
             r"^Part 'val' must hold observations of 'stations'",
         ),
+        ({"time": ["2019-03-04", "2019-03-06"], "blocks": 2}, r"^Blocks say how stations are held"),
+        ({"hold_out_stations": 0.5, "gap": "1D"}, r"^A gap of '1D' is left between times; give"),
         ({"hold_out_stations": 1.5}, r"^The share of stations to hold out must be between 0 and 1"),
         ({"hold_out_stations": 0.01}, r"a share of 0\.01 of 12 is 0; change the share\.$"),
         ({"hold_out_stations": 0.5, "blocks": 90}, r"or the size of the blocks\.$"),

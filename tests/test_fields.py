@@ -348,3 +348,20 @@ def test_a_dataset_in_dask_is_read_in_its_own_pieces() -> None:
     assert isinstance(source.store, Lazy)
     assert source.store.block == 2
     np.testing.assert_array_equal(source.values(0, 240), panel(ds).values(0, 240))
+
+
+def test_an_empty_selection_is_told() -> None:
+    ds = weather.field().isel(lat=slice(None, None, -1))
+    message = (
+        r"^Source 'grid' must not be empty, but its dimension 'lat' has size 0; does a selection "
+        r"match nothing\? Latitudes that go down are selected from north to south\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        understand_dataset("grid", ds.sel(lat=slice(50, 52)), ALL)
+
+
+def test_pressure_that_is_observed_is_a_variable() -> None:
+    ds = weather.field().rename(u10="pressure")
+    assert panel(ds).names == ("pressure", "t2m")
+    common = weather.field()[["u10"]].assign_coords(level=850)
+    assert panel(common).names == ("u10",)

@@ -23,7 +23,7 @@ from gridtnp.errors import require_known
 from gridtnp.features import COMPUTED, static_features
 from gridtnp.sources import Loaded, Panel, Records, Source, Variable
 from gridtnp.splits import Period, hold_out, periods, show_period
-from gridtnp.times import show, to_time
+from gridtnp.times import duration, show, to_time
 from gridtnp.understanding import Data, understand
 
 
@@ -174,6 +174,13 @@ class Dataset:
                 "A split must say what is kept apart: later times (time=['2018', '2019']), "
                 "stations (hold_out_stations=0.2), or both."
             )
+        if hold_out_stations is None and blocks is not None:
+            raise ValueError(
+                f"Blocks say how stations are held out; give a share of them too: "
+                f"hold_out_stations=0.2, blocks={blocks:g}."
+            )
+        if time is None and duration(gap) != np.timedelta64(0, "ms"):
+            raise ValueError(f"A gap of {gap!r} is left between times; give time=[...] too.")
         source = self.sources[self.target_source]
         spans = [self.period] * 3 if time is None else periods(time, gap, self.period)
         if time is not None and source.times is None:

@@ -40,6 +40,9 @@ def understand_dataset(
     ds = data.to_dataset(name=data.name or name) if isinstance(data, xr.DataArray) else data
     found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
     require_places(found, name, map(str, ds.variables))
+    _require_something(name, ds)
+    if "level" in found and not _is_axis(ds, found, "level"):
+        del found["level"]  # pressure that is observed, or a level that all have in common
     ds = _prepared(ds, found)
     lat, lon = ds[found["lat"]], ds[found["lon"]]
     time = ds[found["time"]] if "time" in found else None
@@ -51,13 +54,11 @@ def understand_dataset(
     times, steps = None, np.arange(1)
     if time is not None:
         times, steps = _sorted_times(name, time, notes)
-    level = ds[found["level"]] if "level" in found else None
-    level_dim = str(level.dims[0]) if level is not None and level.ndim == 1 else None
     labels, shape, places, order = _places(name, ds, lat, lon, found, notes)
     layout = Layout(
         time_dim,
         tuple(map(str, _unique_dims(lat, lon))),
-        None if level_dim in lat.dims else level_dim,
+        str(ds[found["level"]].dims[0]) if "level" in found else None,
         steps,
         order,
     )
@@ -144,6 +145,23 @@ def _prepared(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
     return ds.squeeze([d for d, size in ds.sizes.items() if size == 1 and d not in needed])
 
 
+def _require_something(name: str, ds: xr.Dataset) -> None:
+    for dim, size in ds.sizes.items():
+        if size == 0:
+            raise ValueError(
+                f"Source {name!r} must not be empty, but its dimension {str(dim)!r} has size 0; "
+                "does a selection match nothing? Latitudes that go down are selected from north to "
+                "south."
+            )
+
+
+def _is_axis(ds: xr.Dataset, found: Mapping[str, str], role: str) -> bool:
+    """Whether something has a dimension of its own."""
+    others = {d for r in ("lat", "lon", "time") if r in found for d in ds[found[r]].dims}
+    array = ds[found[role]]
+    return found[role] in ds.coords and array.ndim == 1 and array.dims[0] not in others
+
+
 def _moving(name: str, ds: xr.Dataset) -> tuple[Source, list[Note]]:
     """Places that change with time: a table in all but name."""
     attributes = {str(key): dict(ds[key].attrs) for key in ds.variables}
@@ -226,7 +244,7 @@ def _variables(
     grid: bool,
 ) -> tuple[list[Hashable], list[str]]:
     """Which variables are observed over time, and which are known about each place."""
-    roles = {found.get(role) for role in ("lat", "lon", "time", "level", "station")}
+    roles = {found.get(role) for role in ("lat", "lon", "time", "station")}
     bounds = {ds[key].attrs.get("bounds") for key in ds.variables}
     observed: list[Hashable] = []
     columns: list[str] = []

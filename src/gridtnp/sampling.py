@@ -188,8 +188,8 @@ class Sampler:
     def _sets(self) -> tuple[_Set, ...]:
         data = self.data
         if self.context is None:
-            unseen = data.held_out
-            some = Context(Whole() if unseen else Fraction(0.05, 0.95), group=data.target_source)
+            pick = Whole() if data.held_out else Fraction(0.05, 0.95)
+            some = Context(pick, group=data.target_source)
             given = {
                 name: some if name.split(".")[0] == data.target_source else Context(Whole())
                 for name in data.contexts
