@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import time
 from pathlib import Path
@@ -90,7 +91,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results: dict[str, object] = {"machine": platform.machine(), "workers": options.workers}
+    results: dict[str, object] = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load_by_others": round(os.getloadavg()[0], 1),
+        "workers": options.workers,
+    }
     for name, sampler in samplers().items():
         results[name] = measure(sampler, options.seconds, options.workers)
         print(f"{name:<32} {results[name]}")
