@@ -85,9 +85,9 @@ class Assembler:
 
     def query(
         self,
-        lat: Float[np.ndarray, n],
-        lon: Float[np.ndarray, n],
-        time: Shaped[np.ndarray, n] | None = None,
+        lat: Float[np.ndarray, " n"],
+        lon: Float[np.ndarray, " n"],
+        time: Shaped[np.ndarray, " n"] | None = None,
         moment: np.datetime64 | None = None,
     ) -> PointSet:
         """Any places, at their own times or at the task's own time `moment`, as a batch of one.

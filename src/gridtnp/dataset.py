@@ -117,9 +117,9 @@ class Dataset:
 
     def features_at(
         self,
-        lat: Float[np.ndarray, n],
-        lon: Float[np.ndarray, n],
-        time: Shaped[np.ndarray, n] | None = None,
+        lat: Float[np.ndarray, " n"],
+        lon: Float[np.ndarray, " n"],
+        time: Shaped[np.ndarray, " n"] | None = None,
     ) -> Float[np.ndarray, "n df"]:
         """All features at any places and times, (points, features)."""
         still = [feature.at(lat, lon)[:, None] for feature in self.statics.values()]
@@ -127,9 +127,9 @@ class Dataset:
 
     def compute(
         self,
-        time: Shaped[np.ndarray, n] | None,
-        lat: Float[np.ndarray, n],
-        lon: Float[np.ndarray, n],
+        time: Shaped[np.ndarray, " n"] | None,
+        lat: Float[np.ndarray, " n"],
+        lon: Float[np.ndarray, " n"],
     ) -> Float[np.ndarray, "n df"]:
         """The computed features, (points, columns)."""
         if not self.computed:

@@ -53,7 +53,9 @@ class StaticField:
         lat, lon = source.lat.reshape(rows, cols)[:, 0], source.lon.reshape(rows, cols)[0]
         return cls(name, lat, lon, values.reshape(rows, cols))
 
-    def at(self, lat: Float[np.ndarray, n], lon: Float[np.ndarray, n]) -> Float[np.ndarray, n]:
+    def at(
+        self, lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
+    ) -> Float[np.ndarray, " n"]:
         """Bilinear, around the globe where the field goes around; missing corners do not count.
 
         Up to one cell beyond the edge the edge's value holds, farther out there is none (NaN).
@@ -79,7 +81,7 @@ class StaticFeature:
     field: StaticField | None
     column: str
 
-    def of(self, source: Source) -> Float[np.ndarray, n]:
+    def of(self, source: Source) -> Float[np.ndarray, " n"]:
         """At the places of a source."""
         own = source.columns.get(self.column)
         if own is None and self.name.lower() in NAMES["elevation"]:  # whatever it is called there
@@ -96,7 +98,9 @@ class StaticFeature:
             )
         return own
 
-    def at(self, lat: Float[np.ndarray, n], lon: Float[np.ndarray, n]) -> Float[np.ndarray, n]:
+    def at(
+        self, lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
+    ) -> Float[np.ndarray, " n"]:
         """At any places."""
         if self.field is None:
             raise ValueError(

@@ -104,7 +104,7 @@ class Normaliser:
         mean, std = self._constants(names)
         return values * std + mean
 
-    def scale(self, names: Sequence[str]) -> Float[np.ndarray, dy]:
+    def scale(self, names: Sequence[str]) -> Float[np.ndarray, " dy"]:
         """What a spread must be multiplied by."""
         return self._constants(names)[1]
 

@@ -36,9 +36,9 @@ class Query:
     `time` is None where the question has none.
     """
 
-    lat: Float[np.ndarray, n]
-    lon: Float[np.ndarray, n]
-    time: Shaped[np.ndarray, n] | None
+    lat: Float[np.ndarray, " n"]
+    lon: Float[np.ndarray, " n"]
+    time: Shaped[np.ndarray, " n"] | None
     form: Places
     dims: dict[str, int]
 
