@@ -44,6 +44,11 @@ def test_one_cell_beyond_the_edge_holds_the_edge_and_farther_out_there_is_nothin
     np.testing.assert_array_equal(field.at(lat, lon), [1, 4, 2, 1, np.nan, np.nan, np.nan])
 
 
+def test_a_single_row_holds_for_all_latitudes() -> None:
+    field = static(np.array([0.0]), np.array([0.0, 1.0]), np.array([[1.0, 2.0]]))
+    np.testing.assert_array_equal(field.at(np.array([0.0, 40.0]), np.array([0.5, 1.0])), [1.5, 2.0])
+
+
 def test_missing_corners_do_not_count() -> None:
     field = static(
         np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[1.0, np.nan], [1.0, 3.0]])

@@ -365,3 +365,10 @@ def test_pressure_that_is_observed_is_a_variable() -> None:
     assert panel(ds).names == ("pressure", "t2m")
     common = weather.field()[["u10"]].assign_coords(level=850)
     assert panel(common).names == ("u10",)
+
+
+def test_bounds_of_cells_are_no_variables() -> None:
+    ds = weather.field()
+    ds["lat"].attrs["bounds"] = "lat_bnds"
+    ds["lat_bnds"] = (("lat", "side"), np.stack([ds.lat - 0.5, ds.lat + 0.5], -1))
+    assert panel(ds).names == ("t2m", "u10")

@@ -68,6 +68,10 @@ def test_grib_holds_the_same_tasks(tmp_path: Path) -> None:
     got = task(path)
     same(got, expected, tolerance=2e-3)
     assert not list(tmp_path.glob("*.idx")), "no index file may be left beside the data"
+    path.write_bytes(path.read_bytes()[:-3])
+    message = r"a\.grib' must be a complete grib file, but it cannot be read"
+    with pytest.raises(OSError, match=message):
+        open_data(path)
 
 
 def test_addresses_are_opened_through_fsspec(tmp_path: Path) -> None:
