@@ -223,6 +223,41 @@ def test_held_out_stations_are_targets_alone() -> None:
     assert len(seen[0] | seen[1]) == frame.station.nunique()
 
 
+def test_a_part_never_looks_back_into_another() -> None:
+    parts = dataset().split(["2019-03-04", "2019-03-06"], gap="1D")
+    for part, first in zip(parts, ("2019-03-01", "2019-03-05", "2019-03-07"), strict=True):
+        sampler = Sampler(
+            part,
+            {"stations": Whole()},
+            Whole(),
+            window="(-96h, 96h]",
+            coordinates=("time", "lat", "lon"),
+        )
+        assert sampler.times is not None
+        assert str(sampler.times[0])[:10] == first
+        days = len(sampler.times)
+        task = sampler.at(sampler.times[0])
+        assert task.context["stations"].n == 12 * days
+        hours = task.context["stations"].x[..., 0].unique().tolist()
+        assert hours == [24.0 * day for day in range(days)]
+
+
+def test_held_out_blocks_of_a_grid_are_targets_alone() -> None:
+    parts = Dataset({"grid": weather.field()}, target="grid.t2m").split(
+        hold_out_stations=0.4, blocks=1.5
+    )
+    places = []
+    for part in parts:
+        sampler = Sampler(part, {"grid": Fraction(0.5) if part.part == "train" else Whole()})
+        task = sampler.draw(0)
+        places.append({p[:2] for i in range(8) for p in points(task.target, i)})
+        seen = {p[:2] for i in range(8) for p in points(task.context["grid"], i)}
+        assert not seen & (places[-1] if part.part != "train" else set())
+    assert not places[0] & places[1]
+    assert not places[1] & places[2]
+    assert not places[0] & places[2]
+
+
 def test_a_moment_to_predict_at_needs_no_targets() -> None:
     part = dataset().at("2019-03-02T12:00")
     task = Sampler(part, {"stations": Whole()}, window="(-24h, 0h]").at("2019-03-02T12:00")
