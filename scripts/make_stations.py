@@ -31,9 +31,7 @@ def main() -> None:
         if site["reporting"]
     ]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [("station", "lat", "lon", "elevation"), *rows]
-    )
+    csv.writer(text, lineterminator="\n").writerows([("station", "lat", "lon", "elevation"), *rows])
     OUTPUT.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))  # the same bytes each time
     print(f"{OUTPUT}: {len(rows)} stations, {OUTPUT.stat().st_size} bytes")
 
