@@ -16,6 +16,7 @@ ROOT = PACKAGE.parent.parent
 # Each level may import from those above it, and modules of a level that come before them.
 LEVELS = [
     ["version", "errors", "task", "grid"],
+    ["demo"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],
     ["tokens", "grid_encoders", "fusion", "grid_processors", "grid_decoders", "likelihoods"],

@@ -3,6 +3,7 @@
 Observations anywhere, predictions with uncertainty anywhere.
 """
 
+from gridtnp import demo
 from gridtnp.config import ModelConfig, build_model
 from gridtnp.grid import Axis, Grid
 from gridtnp.model import GriddedTNP, NeuralProcess
@@ -22,5 +23,6 @@ __all__ = [
     "TokenSet",
     "__version__",
     "build_model",
+    "demo",
     "preset",
 ]
