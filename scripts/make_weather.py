@@ -78,7 +78,8 @@ def simulate(days: int) -> xr.Dataset:
     terrain = TerrainData.from_file(climate / "terrain.nc", coords=coordinates)
     forcing = ForcingData.from_file(climate / "forcing.nc", coords=coordinates)
     model = Model(coords=coordinates, terrain=terrain, start_time=START)
-    parts, began = [], time.perf_counter()
+    parts: list[xr.Dataset] = []
+    began = time.perf_counter()
     # the spin-up goes in the same chunks, so that the model is compiled once
     for end in range(CHUNK, SPIN_UP + days + CHUNK, CHUNK):
         advance = model.resume if end > CHUNK else model.run
@@ -131,7 +132,7 @@ def describe(weather: xr.Dataset) -> xr.Dataset:
 def save(weather: xr.Dataset, path: Path, packed: bool) -> None:
     """Compressed, as whole numbers if asked for; never half a file under this name."""
     small = {"zlib": True, "complevel": 9, "shuffle": True}
-    encoding: dict[str, Any] = dict.fromkeys(weather.data_vars, small)
+    encoding: dict[Any, Any] = dict.fromkeys(weather.data_vars, small)
     for name in ("t2m", "skt", "u", "v"):
         # all times of a level together pack best, each time on its own is the fastest to read
         one = "level" if packed else "time"

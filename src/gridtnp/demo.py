@@ -89,7 +89,7 @@ def _dataset(name: str) -> xarray.Dataset:
         data = dataset.load()
     for variable in data.variables.values():
         if "scale_factor" in variable.encoding:  # unpacked in double precision: exact decimals
-            variable.data = variable.data.astype(np.float32)
+            variable.data = variable.to_numpy().astype(np.float32)
     return data
 
 
