@@ -70,6 +70,18 @@ def test_colorado_is_where_and_as_warm_as_it_is(
     assert 300 < yearly.mean() < 500  # mm
 
 
+def test_values_are_the_observed_ones_to_the_last_digit(
+    colorado: tuple[pd.DataFrame, xr.Dataset],
+) -> None:
+    table, _ = colorado
+    boulder = table[(table["station"] == "050848") & (table["time"] == "1895-01-01")]
+    # as the source has them, but for its 1.1 cm of precipitation
+    assert boulder[["lat", "lon", "elevation"]].to_numpy().tolist() == [[40.0, -105.27, 1672.0]]
+    seen = boulder[["tmax", "tmin", "precipitation"]].to_numpy()
+    assert seen.dtype == np.float32
+    assert (seen == np.float32([[3.1, -9.4, 11]])).all()
+
+
 def test_missing_months_are_left_out_and_missing_values_are_nan(
     colorado: tuple[pd.DataFrame, xr.Dataset],
 ) -> None:
@@ -204,6 +216,9 @@ def test_weather_is_plausible(globe: tuple[xr.Dataset, pd.DataFrame]) -> None:
     zonal = data.mean(["time", "lon"])
     assert zonal["t2m"].sel(lat=slice(-15, 15)).mean() > 292
     assert zonal["t2m"].sel(lat=slice(75, 90)).mean() < 260  # polar night
+    mean_t2m = data["t2m"].mean("time")
+    assert mean_t2m.sel(lat=-25, lon=130, method="nearest") > 298  # summer in Australia
+    assert mean_t2m.sel(lat=65, lon=130, method="nearest") < 260  # winter in Siberia
     assert zonal["u"].sel(lat=slice(40, 60), level=700).mean() > 4  # westerlies
     assert zonal["u"].sel(lat=slice(-15, 15), level=1000).mean() < -1  # trade winds
     assert np.abs(data["u"]).max() < 90

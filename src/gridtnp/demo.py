@@ -46,7 +46,7 @@ def load() -> tuple[pandas.DataFrame, xarray.Dataset]:
     units = {name: data[name].attrs["units"] for name in values}
     units |= {column: data[name].attrs["units"] for column, name in places.items()}
     table.attrs = {**data.attrs, "units": units}
-    return table, data[["elevation"]].drop_vars([*places.values(), "station"], errors="ignore")
+    return table, data[["elevation"]]
 
 
 def weather() -> tuple[xarray.Dataset, pandas.DataFrame]:
