@@ -16,6 +16,7 @@ ROOT = PACKAGE.parent.parent
 # Each level may import from those above it, and modules of a level that come before them.
 LEVELS = [
     ["version", "errors", "task", "grid"],
+    ["demo"],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],

@@ -3,6 +3,7 @@
 Observations anywhere, predictions with uncertainty anywhere.
 """
 
+from gridtnp import demo
 from gridtnp.build import build_model
 from gridtnp.config import ModelConfig
 from gridtnp.grid import Axis, Grid
@@ -23,5 +24,6 @@ __all__ = [
     "TokenSet",
     "__version__",
     "build_model",
+    "demo",
     "preset",
 ]
