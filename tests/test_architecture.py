@@ -18,6 +18,7 @@ ROOT = PACKAGE.parent.parent
 # Each level may import from those above it, and modules of a level that come before them.
 LEVELS = [
     ["version", "errors", "task", "grid"],
+    ["demo"],
     # data, which knows nothing of models
     ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "understanding"],
     ["features", "splits", "description", "dataset", "normalisation", "assembly"],

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch.distributions import Normal
 
 from gridtnp.kernels import Kernel, LogUniform, Matern, OneOf, Periodic, SquaredExponential, Sum
-from gridtnp.lattice import NEGLIGIBLE, lattice
+from gridtnp.lattice import MISSING, NEGLIGIBLE, lattice
 from gridtnp.oracle import finite_rank_posterior, posterior
 from gridtnp.synthetic import (
     SOURCE,
@@ -90,7 +90,7 @@ def test_spectrum_sums_to_the_covariance(name: str) -> None:
         if (apart.squeeze() > torch.tensor(extent)).any():
             continue
         truth = kernel.covariance(torch.zeros(1, 2), apart).item()
-        assert covariance[i, j].item() == pytest.approx(truth, abs=5e-3 if rough else 1e-4)
+        assert covariance[i, j].item() == pytest.approx(truth, abs=1e-2 if rough else 1e-4)
 
 
 def test_ranges_and_choices_are_made_definite() -> None:
@@ -136,7 +136,8 @@ def test_smooth_samples_are_exact_in_any_dimension(axes: int) -> None:
     """
     box, kernel = ((0.0, 1.0),) * axes, SquaredExponential(0.5)
     sampler = lattice(kernel, box)
-    assert sampler.error + sampler.missing < NEGLIGIBLE
+    assert sampler.error < NEGLIGIBLE
+    assert sampler.missing < MISSING
     x = torch.rand(1, 7, axes, generator=generator())
     amplitude = sampler.amplitude
     modes = (amplitude > 1e-3 * amplitude.max()).nonzero()
@@ -254,7 +255,7 @@ def test_looking_only_nearby_is_exact_where_the_kernel_falls_off() -> None:
         box=((-3.0, 3.0), (-3.0, 3.0)), context=900, targets=50, kernel=SquaredExponential(0.25)
     )
     draw = process.draw(generator(), 1)
-    whole, near = draw.posterior(), draw.posterior(reach=1.75)
+    whole, near = draw.posterior(), draw.posterior(reach=2.5)
     torch.testing.assert_close(near.mean, whole.mean, rtol=0, atol=1e-3)
     torch.testing.assert_close(near.stddev, whole.stddev, rtol=0, atol=1e-3)
     far = draw.posterior(reach=0.2)
@@ -309,6 +310,18 @@ def test_a_full_rank_root_is_the_covariance() -> None:
         x[30:],  # pyright: ignore
     )
     torch.testing.assert_close(draw.posterior().mean[0, :, 0], usual.mean, rtol=0, atol=1e-5)
+
+
+def test_a_rank_beyond_what_the_kernel_has_is_filled_up() -> None:
+    """Very smooth functions have fewer directions than points, and not the same number each."""
+    process = RankLimitedProcess(
+        box=((-0.5, 0.5),) * 2, context=60, targets=40, kernel=SquaredExponential(0.8)
+    )
+    draw = process.draw(generator(), 4)
+    assert draw.basis is not None
+    assert draw.basis.shape == (4, 100, 100)
+    assert draw.basis.square().sum(-1).sub(1).abs().max() < 1e-6
+    assert draw.posterior().mean.isfinite().all()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ Observations anywhere, predictions with uncertainty anywhere.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gridtnp import demo
 from gridtnp.build import build_model
 from gridtnp.config import ModelConfig
 from gridtnp.grid import Axis, Grid
@@ -45,6 +46,7 @@ __all__ = [
     "Whole",
     "__version__",
     "build_model",
+    "demo",
     "latlon_grid",
     "observe",
     "preset",

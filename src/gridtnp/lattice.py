@@ -23,9 +23,14 @@ from torch import Tensor
 from gridtnp.kernels import Kernel
 
 NEGLIGIBLE = 1e-6
-"""Share of the variance that may be wrong."""
-LARGEST = 2**22
-"""Lattice points at most; kernels that are too rough for that get the rest as independent noise."""
+"""Share of the variance that splines may get wrong."""
+MISSING = 1e-4
+"""Share of the variance in waves too short for the lattice:
+
+It is made up for by independent noise.
+"""
+LARGEST = 2**20
+"""Lattice points at most; the roughest kernels are left with more to be made up for."""
 SPLINE = 6
 """Lattice points per axis that a value is read from."""
 
@@ -52,7 +57,7 @@ class Lattice:
         field = torch.fft.ifftn(modes, dim=tuple(range(1, modes.ndim)), norm="forward")
         functions = torch.view_as_real(field).movedim(-1, 1).flatten(0, 1)[:batch]  # two of each
         values = self._read(functions, x)
-        if self.missing > 0:
+        if self.missing > 1e-12:
             rest = torch.randn(batch, n, generator=generator)
             values = values + math.sqrt(self.missing) * rest
         return values
@@ -84,14 +89,11 @@ def lattice(kernel: Kernel, box: tuple[tuple[float, float], ...]) -> Lattice:
         if best is not None and math.prod(shape) > LARGEST:
             break
         best = _amplitudes(kernel, shape, periods)
-        if best[1] + best[2] <= NEGLIGIBLE:
+        _, missing, error = best
+        if missing <= MISSING * kernel.total and error <= NEGLIGIBLE:
             break
     assert best is not None
-    amplitude, missing, error = best
-    share = missing / kernel.total
-    low = tuple(low for low, _ in box)
-    keep = share > NEGLIGIBLE
-    return Lattice(low, periods, amplitude, missing if keep else 0.0, error)
+    return Lattice(tuple(low for low, _ in box), periods, *best)
 
 
 def _amplitudes(
@@ -110,10 +112,9 @@ def _amplitudes(
         through = through * torch.sinc(turn) ** SPLINE
         wrong = wrong + 2 * (turn / (1 - turn)) ** (2 * SPLINE)
     kept = spectrum * (wrong < 0.1)  # waves that splines cannot carry are left to the rest
-    missing = max(0.0, kernel.total - kept.sum().item()) / kernel.total
+    missing = max(0.0, kernel.total - kept.sum().item())
     error = (kept * wrong).sum().item() / kernel.total
-    amplitude = (kept.sqrt() / through).float()
-    return amplitude, missing * kernel.total, error
+    return (kept.sqrt() / through).float(), missing, error
 
 
 def _spline(place: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ def posterior(
     kernel: Kernel,
     noise: float,
     x: Float[Tensor, "n d"],
-    y: Float[Tensor, n],
+    y: Tensor,
     at: Float[Tensor, "m d"],
     *,
     reach: float | None = None,
@@ -49,7 +49,7 @@ def posterior(
 def finite_rank_posterior(
     basis: Float[Tensor, "n r"],
     noise: float,
-    y: Float[Tensor, n],
+    y: Tensor,
     at: Float[Tensor, "m r"],
 ) -> Normal:
     """The same for functions `basis @ weights` with independent standard normal weights."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
-from torch.distributions import Distribution, Normal, StudentT
+from torch.distributions import Normal
 
 from gridtnp.kernels import Kernel, LogUniform, OneOf
 from gridtnp.lattice import lattice
@@ -45,13 +46,8 @@ class StudentNoise:
             )
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        normal = torch.randn(shape, generator=generator)
-        concentration = torch.full(shape, self.freedom / 2)
-        chi = 2 * torch._standard_gamma(concentration, generator=generator)
-        return self.scale * normal / (chi / self.freedom).sqrt()
-
-    def distribution(self) -> Distribution:
-        return StudentT(self.freedom, 0.0, self.scale)
+        u = torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(1e-12)
+        return self.scale * torch.from_numpy(stdtrit(self.freedom, u.numpy())).float()
 
 
 @dataclass(frozen=True)
@@ -264,4 +260,5 @@ def _lanczos_root(
         off = torch.stack(beside)
         t = t + torch.diag(off, 1) + torch.diag(off, -1)
     values, rotation = torch.linalg.eigh(t)
-    return vectors.mT @ (rotation * values.clamp_min(0.0).sqrt())
+    root = vectors.mT @ (rotation * values.clamp_min(0.0).sqrt())
+    return torch.nn.functional.pad(root, (0, rank - root.shape[1]))

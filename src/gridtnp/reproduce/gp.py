@@ -232,6 +232,7 @@ def run_row(
             f"log-likelihood {-p.loss:7.3f}  {p.step / p.seconds:5.1f} steps/s  "
             f"{left:5.1f} min left",
             highlight=False,
+            soft_wrap=True,
         )
 
     done = train(

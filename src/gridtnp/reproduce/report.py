@@ -178,7 +178,7 @@ def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]
                 ax = axes[line][column]
                 low, high = limits[what]
                 picture = ax.imshow(
-                    value.view(size, size).T,
+                    value.view(size, size).T.numpy(),
                     origin="lower",
                     extent=edge,
                     vmin=low,
@@ -193,7 +193,7 @@ def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]
                     ax.set_ylabel(f"predictive {what}")
                 if column == len(panels) - 1:
                     figure.colorbar(picture, ax=axes[line], shrink=0.8)
-        axes[1][0].plot(*context.x[0].T, ".", color="white", markersize=0.6, alpha=0.5)
+        axes[1][0].plot(*context.x[0].T.numpy(), ".", color="white", markersize=0.6, alpha=0.5)
         path = out / f"fields-{length_scale:g}{suffix}.png"
         figure.savefig(path, dpi=150)
         plt.close(figure)
