@@ -373,6 +373,35 @@ def test_a_model_trains_on_them() -> None:
     assert loss.isfinite()
 
 
+def test_the_data_in_the_box_become_tasks() -> None:
+    stations, terrain = gt.demo.load()
+    data = Dataset(
+        {"stations": stations}, target="stations.tmax", static=terrain, features=("month",)
+    )
+    assert data.feature_names == ("elevation", "month_sin", "month_cos")
+    assert data.target[0].units == "degC"
+    assert all(note.action == "masked" for note in data.notes)
+    train, _, test = data.split(["1985", "1990"], gap="31D", hold_out_stations=0.2)
+    normaliser = Normaliser.fit(train)
+    for part in (train, test):
+        task = Sampler(part, normaliser=normaliser, batch=2).draw(0)
+        assert task.target.y is not None
+        assert task.target.y.abs().max() < 4
+        assert task.context["stations.tmax"].n > task.target.n or part is train
+
+    simulated, sites = gt.demo.weather()
+    t2m = gt.observe(simulated["t2m"], sites)
+    globe = Dataset(
+        {"t2m": t2m, "skt": simulated["skt"]}, target="t2m", static={"land": simulated["land"]}
+    )
+    context = {"t2m": Fraction(0.0001, 0.3, per="batch"), "skt": Whole()}
+    task = Sampler(globe, context, Whole(), batch=2).draw(0)
+    assert task.target.n == len(sites)
+    assert task.context["skt"].n == 48 * 96
+    assert task.target.features is not None
+    assert 0 < task.target.features.mean() < 1
+
+
 # ---- picks ---------------------------------------------------------------------------------------
 
 
