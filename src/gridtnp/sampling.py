@@ -6,9 +6,7 @@ batches in the background.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from gridtnp.assembly import Assembler, Chosen
+from gridtnp.background import prepared
 from gridtnp.dataset import Dataset
 from gridtnp.normalisation import Normaliser
 from gridtnp.picks import Draw, Fraction, Pick, Rest, Whole
@@ -155,15 +154,7 @@ class Sampler:
 
     def stream(self, start: int = 0, *, workers: int = 1, ahead: int = 4) -> Iterator[Task]:
         """Batches without end from number `start` on, made in the background."""
-        if workers < 1:
-            raise ValueError(f"At least one worker must make the tasks, got {workers}.")
-        with ThreadPoolExecutor(workers) as pool:
-            waiting: deque[Future[Task]] = deque()
-            while True:
-                while len(waiting) < max(ahead, workers):
-                    waiting.append(pool.submit(self.draw, start))
-                    start += 1
-                yield waiting.popleft().result()
+        yield from prepared(self.draw, start, workers=workers, ahead=ahead)
 
     def in_order(self) -> Iterator[Task]:
         """Every time once, in order; times without targets are passed over."""

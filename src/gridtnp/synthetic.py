@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +19,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 from torch.distributions import Normal
 
+from gridtnp.background import prepared
 from gridtnp.kernels import Kernel, LogUniform, OneOf
 from gridtnp.lattice import lattice
 from gridtnp.oracle import finite_rank_posterior, posterior
@@ -212,16 +211,9 @@ def stream(
     process: Process, *, seed: int, batch: int, start: int = 0, workers: int = 1, ahead: int = 4
 ) -> Iterator[Draw]:
     """Batches without end, made in the background; `start` skips as many without making them."""
-    if workers < 1:
-        raise ValueError(f"At least one worker must make the tasks, got {workers}.")
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[Draw]] = deque()
-        index = start
-        while True:
-            while len(waiting) < max(ahead, workers):
-                waiting.append(pool.submit(draw_at, process, seed, index, batch))
-                index += 1
-            yield waiting.popleft().result()
+    yield from prepared(
+        lambda index: draw_at(process, seed, index, batch), start, workers=workers, ahead=ahead
+    )
 
 
 def draw_at(process: Process, seed: int, index: int, batch: int) -> Draw:
