@@ -284,7 +284,7 @@ def test_cell_features_are_fourier_features_of_the_offset_in_cells() -> None:
     offset = np.array([[0.1, -0.25], [0.0, 0.0]])
     got = embed(x)
     assert got.dtype == torch.float64
-    np.testing.assert_allclose(got.numpy(), fourier(offset, 6, 0.125, 2.0), atol=1e-12)
+    np.testing.assert_allclose(got.numpy(), fourier(offset, 6, 0.5, 4.0), atol=1e-12)
 
 
 # ---- several -------------------------------------------------------------------------------------
