@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gridtnp import Axis, Grid, ModelConfig, NeuralProcess, PointSet, Task, build_model
+from gridtnp import Axis, Grid, ModelConfig, NeuralProcess, PointSet, Task, build_model, preset
 from gridtnp.config import (
     CNN,
     Cell,
@@ -306,3 +306,26 @@ def test_recomputing_keeps_less(monkeypatch: pytest.MonkeyPatch) -> None:
     before = kept()
     monkeypatch.setattr("gridtnp.layers.LARGE", 0)
     assert kept() < 0.8 * before
+
+
+@pytest.mark.parametrize("fusion", ["single", "multi"])
+def test_a_variable_of_a_source_can_be_a_source(fusion: str) -> None:
+    """Named as data sets name them, `source.variable`, in every model that has a module for
+    each.
+    """
+    names = {"stations.tmax": 1, "stations.tmin": 1}
+    base = preset("gp/swin-tnp-pt-32x32")
+    tokens = base.tokens.model_copy(update={"shared_with": "stations.tmax"})
+    a = base.architecture.model_copy(update={"fusion": fusion})
+    swin = base.model_copy(
+        update={"sources": names, "tokens": tokens, "architecture": a, "dim": 16}
+    )
+    x, y = torch.rand(1, 9, 2), torch.rand(1, 9, 1)
+    task = Task({name: PointSet(x, y) for name in names}, PointSet(x, y))
+    cnp = preset("gp/cnp").model_copy(update={"sources": names, "tokens": tokens, "dim": 16})
+    for config in (swin, cnp):
+        model = build_model(ModelConfig.model_validate(dict(config)))
+        model.loss(task).backward()
+        again = build_model(config)
+        again.load_state_dict(model.state_dict())
+        torch.testing.assert_close(again(task).mean, model(task).mean)

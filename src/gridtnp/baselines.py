@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 
 from gridtnp import ops
 from gridtnp.embeddings import InputEmbedding
-from gridtnp.layers import AttentionBlock, mlp
+from gridtnp.layers import AttentionBlock, mlp, module_name
 from gridtnp.likelihoods import Likelihood
 from gridtnp.model import NeuralProcess, Signature
 from gridtnp.task import PointSet, TokenSet
@@ -42,7 +42,7 @@ class CNP(NeuralProcess):
         self.embedding = embedding
         self.sources = nn.ModuleDict(
             {
-                name: mlp(dim + dy, dim, dim=dim, hidden_layers=hidden_layers)
+                module_name(name): mlp(dim + dy, dim, dim=dim, hidden_layers=hidden_layers)
                 for name, dy in signature.sources.items()
             }
         )
@@ -53,7 +53,7 @@ class CNP(NeuralProcess):
         for name, points in context.items():
             assert points.y is not None
             place = self.embedding(locations(points))
-            z = self.sources[name](torch.cat([place, points.y.to(place.dtype)], -1))
+            z = self.sources[module_name(name)](torch.cat([place, points.y.to(place.dtype)], -1))
             weight = (
                 place.new_ones(place.shape[:2])
                 if points.mask is None

@@ -214,10 +214,11 @@ class ModelConfig(Part):
     @model_validator(mode="after")
     def _names_fit(self) -> ModelConfig:
         for name in self.sources:
-            if not name.isidentifier() or hasattr(nn.ModuleDict, name):
+            words = all(word.isidentifier() for word in name.split("."))
+            if not words or hasattr(nn.ModuleDict, name):
                 raise ValueError(
-                    f"A source name must be a plain word that is free to use, got {name!r}; rename "
-                    "it."
+                    "A source name must be a plain word that is free to use, or words with dots "
+                    f"between them, got {name!r}; rename it."
                 )
         if isinstance(self.tokens, Embedded):
             for part in self.tokens.embedding:

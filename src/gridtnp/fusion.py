@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gridtnp.grid_encoders import GridEncoder
+from gridtnp.layers import module_name
 from gridtnp.task import TokenSet
 
 
@@ -46,9 +47,11 @@ class FuseGrids(Fusion):
 
     def __init__(self, encoders: Mapping[str, GridEncoder], mix: nn.Module) -> None:
         super().__init__()
-        self.encoders = nn.ModuleDict(encoders)
+        self.sources = tuple(encoders)
+        self.encoders = nn.ModuleDict({module_name(s): e for s, e in encoders.items()})
         self.mix = mix
 
     def forward(self, tokens: Mapping[str, Iterable[TokenSet]]) -> Float[Tensor, "batch *grid dz"]:
-        grids = [encoder(tokens[name]) for name, encoder in self.encoders.items()]
+        pairs = zip(self.sources, self.encoders.values(), strict=True)
+        grids = [encoder(tokens[source]) for source, encoder in pairs]
         return self.mix(torch.cat(grids, -1))

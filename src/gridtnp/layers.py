@@ -100,3 +100,8 @@ def recomputed(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
     if size < LARGE or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function(*arguments)
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+
+def module_name(source: str) -> str:
+    """The name of a source's module: that of the source, but PyTorch has no dots in names."""
+    return source.replace(".", "/")

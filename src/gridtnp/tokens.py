@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gridtnp.embeddings import InputEmbedding
-from gridtnp.layers import mlp
+from gridtnp.layers import mlp, module_name
 from gridtnp.task import PointSet, TokenSet
 
 
@@ -54,7 +54,7 @@ class EmbeddedTokenEncoder(TokenEncoder):
         self.dims_y = dict(sources)
         self.sources = nn.ModuleDict(
             {
-                name: mlp(dim + dy + (name == shared_with), dim, dim=dim)
+                module_name(name): mlp(dim + dy + (name == shared_with), dim, dim=dim)
                 for name, dy in sources.items()
             }
         )
@@ -66,7 +66,9 @@ class EmbeddedTokenEncoder(TokenEncoder):
         parts = [place, points.y.to(place.dtype)]
         if source == self.shared_with:
             parts.append(place.new_zeros((*place.shape[:-1], 1)))
-        return TokenSet(points.x, self.sources[source](torch.cat(parts, -1)), points.mask)
+        return TokenSet(
+            points.x, self.sources[module_name(source)](torch.cat(parts, -1)), points.mask
+        )
 
     def targets(self, points: PointSet) -> TokenSet:
         place = self.embedding(locations(points))
@@ -75,7 +77,7 @@ class EmbeddedTokenEncoder(TokenEncoder):
         assert self.shared_with is not None
         values = place.new_zeros((*place.shape[:-1], self.dims_y[self.shared_with]))
         flag = place.new_ones((*place.shape[:-1], 1))
-        z = self.sources[self.shared_with](torch.cat([place, values, flag], -1))
+        z = self.sources[module_name(self.shared_with)](torch.cat([place, values, flag], -1))
         return TokenSet(points.x, z, points.mask)
 
 
