@@ -19,6 +19,7 @@ import torch
 import xarray as xr
 
 import gridtnp as gt
+from gridtnp.reproduce.gp import commit
 
 HERE = Path(__file__).parent
 POINTS = 10_000
@@ -92,6 +93,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, object] = {
+        "commit": commit(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "load_by_others": round(os.getloadavg()[0], 1),

@@ -23,6 +23,7 @@ import torch
 
 import gridtnp as gt
 from gridtnp import ops
+from gridtnp.reproduce.gp import commit
 
 HERE = Path(__file__).parent
 # Seconds forward, seconds per training step and GB of a training process that the research code of
@@ -108,16 +109,9 @@ def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     path = HERE / "results" / name
     before = json.loads(path.read_text())["results"] if path.exists() else {}
     merged = before | results
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=HERE,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     record = {
         "made_by": "python benchmarks/run.py",
-        "commit": commit,
+        "commit": commit(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}",
         "results": dict(sorted(merged.items())),

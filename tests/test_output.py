@@ -169,6 +169,33 @@ def test_a_zarr_store_grows(tmp_path: Path) -> None:
     xr.testing.assert_equal(back.load(), whole)
 
 
+def test_regions_of_a_zarr_store_are_written_one_by_one(tmp_path: Path) -> None:
+    """Any tile of it, found by its coordinates; the rest stays as it was."""
+    query, columns = ask(weather.field())
+    whole, path = query.answer(columns), tmp_path / "a.zarr"
+    assert isinstance(whole, xr.Dataset)
+    write(whole * np.nan, path)
+    lat, lon = (next(d for d in whole.dims if str(d).startswith(n)) for n in ("lat", "lon"))
+    tile = {"time": slice(1, 3), lat: slice(2, 5), lon: slice(1, 4)}
+    write(whole.isel(tile), path, region=True)
+    back = xr.open_zarr(path, chunks=None).load()
+    for name in columns:
+        np.testing.assert_array_equal(back[name].isel(tile), whole[name].isel(tile))
+        assert int(back[name].notnull().sum()) == whole[name].isel(tile).size
+    for step in range(whole.sizes["time"]):
+        write(whole.isel(time=slice(step, step + 1)), path, region=True)
+    xr.testing.assert_equal(xr.open_zarr(path, chunks=None).load(), whole)
+    elsewhere = whole.isel(time=slice(0, 1)).assign_coords(time=[np.datetime64("1900-01-01", "ns")])
+    with pytest.raises(ValueError, match="must have consecutive coordinates of the store"):
+        write(elsewhere, path, region=True)
+    with pytest.raises(ValueError, match="does not exist; write it first"):
+        write(whole, tmp_path / "b.zarr", region=True)
+    with pytest.raises(ValueError, match="is to be appended to"):
+        write(whole, path, region=True, append="time")
+    with pytest.raises(ValueError, match="Only a Zarr store"):
+        write(whole, tmp_path / "b.nc", region=True)
+
+
 def test_bad_paths(tmp_path: Path) -> None:
     query, columns = ask(weather.field())
     answer = query.answer(columns)

@@ -183,22 +183,29 @@ def write(
     path: str | os.PathLike[str],
     *,
     append: str | None = None,
+    region: bool = False,
     overwrite: bool = False,
 ) -> Path:
     """Into `.nc`, `.zarr`, `.parquet` or `.csv`, whole or not at all.
 
     `append` names the dimension along which a Zarr store grows; the first piece makes the store.
+    With `region`, the answer replaces a part of a store that is there, found by its coordinates.
     """
     place, kind = Path(path), kind_of(os.fspath(path))
     if not place.parent.is_dir():
         raise FileNotFoundError(
             f"The folder to write to must exist, but {str(place.parent)!r} does not."
         )
-    if append is not None and kind != "zarr":
+    if (append is not None or region) and kind != "zarr":
         raise ValueError(f"Only a Zarr store can be appended to, got {str(place)!r}.")
+    if region and (append is not None or not place.exists()):
+        raise ValueError(
+            f"A region is a part of a store that is there, but {str(place)!r} "
+            + ("is to be appended to." if append is not None else "does not exist; write it first.")
+        )
     if kind == "grib":
         raise ValueError(f"GRIB cannot be written, got {str(place)!r}; use .nc or .zarr.")
-    if place.exists() and not overwrite and append is None:
+    if place.exists() and not overwrite and append is None and not region:
         raise FileExistsError(f"{str(place)!r} must not be there yet; overwrite=True replaces it.")
     if kind in NEEDS:
         require_installed(*NEEDS[kind], f"Writing {str(place)!r}")
@@ -213,6 +220,15 @@ def write(
         return place
     if isinstance(answer, pd.DataFrame):
         raise ValueError(f"A table is written to .parquet or .csv, got {str(place)!r}.")
+    if kind == "zarr" and region:
+        try:
+            answer.to_zarr(place, region="auto", consolidated=True)
+        except (KeyError, ValueError) as error:
+            raise ValueError(
+                f"A region must have consecutive coordinates of the store {str(place)!r}, but this "
+                f"one does not fit: {error}"
+            ) from error
+        return place
     if kind == "zarr":
         if append is not None and place.exists():
             answer.to_zarr(place, append_dim=append, consolidated=True)
