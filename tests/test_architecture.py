@@ -30,6 +30,7 @@ LEVELS = [
     ["model", "baselines"],
     ["config", "build"],
     ["presets"],
+    ["setting", "estimator"],
     ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],

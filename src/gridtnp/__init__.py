@@ -10,13 +10,14 @@ from gridtnp import demo
 from gridtnp.build import build_model
 from gridtnp.config import ModelConfig
 from gridtnp.grid import Axis, Grid
-from gridtnp.model import GriddedTNP, NeuralProcess
+from gridtnp.model import NeuralProcess
 from gridtnp.presets import PRESETS, preset
 from gridtnp.task import PointSet, Task, TokenSet
 from gridtnp.version import __version__
 
 if TYPE_CHECKING:
     from gridtnp.dataset import Dataset
+    from gridtnp.estimator import GriddedTNP
     from gridtnp.normalisation import Normaliser
     from gridtnp.output import Query, write
     from gridtnp.picks import Block, Count, Fraction, Gap, Rest, Whole
@@ -56,6 +57,7 @@ __all__ = [
 # pandas and xarray are loaded when the first of these names is used
 _DATA = {
     "Dataset": "dataset",
+    "GriddedTNP": "estimator",
     "Normaliser": "normalisation",
     **dict.fromkeys(("Query", "write"), "output"),
     **dict.fromkeys(("Block", "Count", "Fraction", "Gap", "Rest", "Whole"), "picks"),

@@ -57,7 +57,7 @@ from gridtnp.grid_processors import (
 )
 from gridtnp.layers import mlp
 from gridtnp.likelihoods import GaussianLikelihood
-from gridtnp.model import GriddedTNP, NeuralProcess, Signature
+from gridtnp.model import GriddedNetwork, NeuralProcess, Signature
 from gridtnp.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
 
 
@@ -93,7 +93,7 @@ def build_model(config: ModelConfig) -> NeuralProcess:
         )
     processor = _processor(a, dim, heads)
     decoder = _decoder(a, processor, dim, heads)
-    return GriddedTNP(
+    return GriddedNetwork(
         signature, a.grid, tokens, _fusion(config, a, tokens), processor, decoder, likelihood()
     )
 

@@ -1,6 +1,6 @@
 """Neural processes:
 
-The interface all models share, and the gridded TNP as a composition of its parts.
+The interface all models share, and the gridded network as a composition of its parts.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class NeuralProcess(nn.Module, ABC):
         return -(log_density * mask).sum() / mask.sum().clamp_min(1)
 
 
-class GriddedTNP(NeuralProcess):
+class GriddedNetwork(NeuralProcess):
     """Tokens, grid, attention on the grid, tokens at the targets, a distribution (figure 2)."""
 
     def __init__(
