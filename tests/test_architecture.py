@@ -31,7 +31,14 @@ LEVELS = [
     ["config", "build"],
     ["presets"],
     ["setting", "estimator"],
-    ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
+    [
+        "optimisers",
+        "training",
+        "reproduce",
+        "reproduce.gp",
+        "reproduce.report",
+        "reproduce.__main__",
+    ],
     ["testing"],
     ["__init__"],
 ]

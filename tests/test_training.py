@@ -15,6 +15,7 @@ import torch
 from gridtnp import Axis, Grid, ModelConfig, Task, build_model
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
 from gridtnp.kernels import SquaredExponential
+from gridtnp.optimisers import OptimiserName
 from gridtnp.synthetic import GaussianProcess, stream
 from gridtnp.training import Recipe, read_tensors, train, weights_of, write_tensors
 
@@ -38,7 +39,7 @@ def model() -> torch.nn.Module:
                 decoder=Neighbour(neighbours=9),
                 positions="relative",
             ),
-            dim=8,
+            dim=16,
             heads=2,
         )
     )
@@ -60,8 +61,11 @@ def test_training_learns(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] - 0.05
 
 
-def test_going_on_after_an_interruption_gives_the_same_weights(tmp_path: Path) -> None:
-    recipe = Recipe(9, 2, 1e-2, "cosine")
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_going_on_after_an_interruption_gives_the_same_weights(
+    optimiser: OptimiserName, tmp_path: Path
+) -> None:
+    recipe = Recipe(9, 2, 1e-2, "cosine", optimiser=optimiser)
     train(model(), tasks, recipe, tmp_path / "whole")
 
     def interrupt(start: int) -> Iterator[Task]:

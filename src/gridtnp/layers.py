@@ -82,8 +82,11 @@ class AttentionBlock(nn.Module):
         self, x: Float[Tensor, "#batch *n dz"], attended: Float[Tensor, "batch *n heads dh"]
     ) -> Float[Tensor, "batch *n dz"]:
         """Residual and feed-forward around what was attended to."""
+        return recomputed(attended.numel(), self._update, x, attended)
+
+    def _update(self, x: Tensor, attended: Tensor) -> Tensor:
         x = x + self.out(attended.flatten(-2))
-        return x + recomputed(x.numel(), self.feed_forward, x)
+        return x + self.feed_forward(x)
 
     def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         """What `weight` makes of the normed tokens: queries, keys or values, head by head."""

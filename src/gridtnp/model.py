@@ -162,7 +162,9 @@ class GriddedNetwork(NeuralProcess):
     def _raw(self, encoding: list[Any], target: PointSet) -> Tensor:
         """What the likelihood needs at some targets."""
         order = self._order(target)
-        z = self.decoder(self.tokens.targets(target.permuted(order)), encoding)  # (batch, n, dz)
+        size = self.tokens.dim * target.batch * target.n
+        tokens = recomputed(size, self.tokens.targets, target.permuted(order))
+        z = self.decoder(tokens, encoding)  # (batch, n, dz)
         return self.likelihood.head(z).take_along_dim(order.argsort(1).unsqueeze(-1), 1)
 
     def _order(self, points: PointSet) -> Tensor:

@@ -11,7 +11,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gridtnp.model import NeuralProcess
+from gridtnp.optimisers import OptimiserName, optimisers_for
 from gridtnp.task import Task
+
+STATE = ("step", "exp_avg", "exp_avg_sq", "momentum")
+"""What optimisers remember of a weight."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train: AdamW, a learning rate over time, clipped gradients.
+    """How to train: the optimiser, a learning rate over time, clipped gradients.
 
     The defaults are the paper's. `schedule="cosine"` warms up over a twentieth of the steps and
     then falls to zero.
@@ -39,6 +43,7 @@ class Recipe:
     schedule: Literal["constant", "cosine"] = "constant"
     clip: float = 0.5
     weight_decay: float = 0.01
+    optimiser: OptimiserName = "adamw"
 
     def rate_at(self, step: int) -> float:
         if self.schedule == "constant":
@@ -71,26 +76,27 @@ def train(
 
     `tasks(n)` gives the stream from its n-th batch on.
     """
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=recipe.rate, weight_decay=recipe.weight_decay
+    optimisers = optimisers_for(
+        model, recipe.optimiser, rate=recipe.rate, weight_decay=recipe.weight_decay
     )
     checkpoint = folder / "checkpoint.safetensors"
     step, seconds = 0, 0.0
     if checkpoint.exists():
-        step, seconds = load_checkpoint(checkpoint, model, optimiser, recipe)
+        step, seconds = load_checkpoint(checkpoint, model, optimisers, recipe)
     model.train()
     progress = Progress(step, math.nan, seconds)
     total, since = torch.zeros(()), step
     before = time.perf_counter()
     stream = tasks(step)
     while step < recipe.steps:
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate_at(step)
         loss = model.loss(next(stream))
-        optimiser.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.step()
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = recipe.rate_at(step)
+            optimiser.step()
         step += 1
         total = total + loss.detach()
         if step % report_every == 0 or step == recipe.steps:
@@ -105,7 +111,7 @@ def train(
             total, since = torch.zeros(()), step
         if step % save_every == 0 or step == recipe.steps:
             now = seconds + time.perf_counter() - before
-            save_checkpoint(checkpoint, model, optimiser, recipe, step, now)
+            save_checkpoint(checkpoint, model, optimisers, recipe, step, now)
     stream_close = getattr(stream, "close", None)
     if stream_close is not None:
         stream_close()
@@ -116,7 +122,7 @@ def train(
 def save_checkpoint(
     path: Path,
     model: NeuralProcess,
-    optimiser: torch.optim.Optimizer,
+    optimisers: Sequence[torch.optim.Optimizer],
     recipe: Recipe,
     step: int,
     seconds: float,
@@ -124,16 +130,20 @@ def save_checkpoint(
     """Whole or not at all: a kill while writing leaves the one before."""
     tensors = {f"model.{name}": t.contiguous() for name, t in model.state_dict().items()}
     for name, p in model.named_parameters():
-        for key, value in optimiser.state[p].items():
-            tensors[f"{key}.{name}"] = torch.as_tensor(value).contiguous()
+        for optimiser in optimisers:
+            for key, value in optimiser.state.get(p, {}).items():
+                tensors[f"{key}.{name}"] = torch.as_tensor(value).contiguous()
     about = {"recipe": json.dumps(asdict(recipe)), "step": str(step), "seconds": str(seconds)}
     write_tensors(path, tensors, about)
 
 
 def load_checkpoint(
-    path: Path, model: NeuralProcess, optimiser: torch.optim.Optimizer, recipe: Recipe
+    path: Path,
+    model: NeuralProcess,
+    optimisers: Sequence[torch.optim.Optimizer],
+    recipe: Recipe,
 ) -> tuple[int, float]:
-    """Set the model and its optimiser back to where they were; the steps and seconds so far."""
+    """Set the model and its optimisers back to where they were; the steps and seconds so far."""
     tensors, about = read_tensors(path)
     before = json.loads(about["recipe"])
     if before != asdict(recipe):
@@ -143,13 +153,12 @@ def load_checkpoint(
             "another folder or remove it."
         )
     model.load_state_dict(weights_of(tensors))
-    for name, p in model.named_parameters():
-        state: dict[str, Tensor] = {}
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            if f"{key}.{name}" in tensors:
-                state[key] = tensors[f"{key}.{name}"]
-        if state:
-            optimiser.state[p] = state
+    names = {p: name for name, p in model.named_parameters()}
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            for p in group["params"]:
+                found = {key: tensors.get(f"{key}.{names[p]}") for key in STATE}
+                optimiser.state[p] = {key: t for key, t in found.items() if t is not None}
     return int(about["step"]), float(about["seconds"])
 
 
