@@ -25,7 +25,7 @@ LEVELS = [
     ["picks", "sampling", "places", "output"],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
-    ["layers", "embeddings"],
+    ["recompute", "layers", "embeddings"],
     ["tokens", "grid_encoders", "fusion", "grid_processors", "grid_decoders", "likelihoods"],
     ["model", "baselines"],
     ["config", "build"],

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from gridtnp import ops
 from gridtnp.grid import Grid
-from gridtnp.layers import AttentionBlock, recomputed
+from gridtnp.layers import AttentionBlock
+from gridtnp.recompute import recomputed
 from gridtnp.task import TokenSet
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+
+from gridtnp.recompute import rowwise
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An op with its geometry bound:
@@ -20,9 +19,6 @@ Queries, keys and values `(batch, …, heads, dh)` to what was attended to.
 
 Positions = Literal["absolute", "relative"]
 """Whether tokens know where they are, as in the paper, or only where they are from each other."""
-
-LARGE = 2**19
-"""Numbers per activation from which on memory is dearer than computing something cheap twice."""
 
 
 def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> nn.Sequential:
@@ -82,27 +78,23 @@ class AttentionBlock(nn.Module):
         self, x: Float[Tensor, "#batch *n dz"], attended: Float[Tensor, "batch *n heads dh"]
     ) -> Float[Tensor, "batch *n dz"]:
         """Residual and feed-forward around what was attended to."""
-        return recomputed(attended.numel(), self._update, x, attended)
+        *first, last = self.feed_forward
 
-    def _update(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.out(attended.flatten(-2))
-        return x + self.feed_forward(x)
+        def body(x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+            x = x + self.out(attended)
+            hidden = x
+            for step in first:
+                hidden = step(hidden)
+            return hidden, x
+
+        attended = attended.flatten(-2)
+        weights = [p for module in (self.out, *first) for p in module.parameters()]
+        return rowwise(body, (x.expand_as(attended), attended), weights, last.weight, last.bias)
 
     def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         """What `weight` makes of the normed tokens: queries, keys or values, head by head."""
-        z = recomputed(x.numel(), lambda x, weight: F.linear(self.norm(x), weight), x, weight)
+        z = rowwise(lambda x: (self.norm(x), None), (x,), [*self.norm.parameters()], weight)
         return z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)).unbind(-3)
-
-
-def recomputed(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` gives. If its activations are large, `size` numbers each, they are computed
-    again for the backward pass instead of being kept.
-
-    A product at the very end is not: only what it was made from is needed.
-    """
-    if size < LARGE or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return function(*arguments)
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 
 
 def module_name(source: str) -> str:

@@ -20,8 +20,8 @@ from gridtnp.fusion import Fusion
 from gridtnp.grid import Grid
 from gridtnp.grid_decoders import GridDecoder
 from gridtnp.grid_processors import GridProcessor
-from gridtnp.layers import recomputed
 from gridtnp.likelihoods import Likelihood
+from gridtnp.recompute import recomputed
 from gridtnp.task import PointSet, Task, TokenSet
 from gridtnp.tokens import TokenEncoder
 
