@@ -34,7 +34,7 @@ LEVELS = [
     ["scores", "bootstrap", "verdict", "scoreboard"],
     ["interpolation", "history", "kriging", "rivals", "evaluation"],
     ["estimator"],
-    ["plots"],
+    ["plots.canvas", "plots.atlas", "plots.calibration", "plots.curves", "plots"],
     ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],

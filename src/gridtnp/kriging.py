@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gridtnp.interpolation import SPEED, Baseline, Forecast, Points, Scene
 
-TIMES, POINTS = 24, 200
+TIMES, POINTS = 16, 200
 """Training times that the constants are fitted to, and observations of each at most."""
 MOST = 1500
 """Observations that one time is predicted from at most; of more, a random part is taken."""
