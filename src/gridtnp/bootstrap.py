@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
+from scipy.special import ndtri, stdtrit
 
 from gridtnp.times import duration
 
-FEWEST = 8
-"""Blocks that a choice of their length leaves at least."""
+FEWEST, MOST = 8, 200
+"""Blocks that a choice of their length leaves."""
 DRAWS = 1000
 
 
@@ -22,7 +23,7 @@ def time_blocks(
     """The block of every point; `length` is one such as `"7D"`.
 
     Without it, a block is one and a half times as long as the mean error of a time is correlated
-    with that of later ones, but no longer than an eighth of all times.
+    with that of later ones, but no longer than an eighth of all times; there are at most 200.
     """
     moments, which = np.unique(time, return_inverse=True)
     if length is not None:
@@ -32,6 +33,7 @@ def time_blocks(
         return np.unique((time - moments[0]) // step, return_inverse=True)[1]
     series = np.bincount(which, error) / np.bincount(which)
     size = min(int(np.ceil(1.5 * memory(series))), max(1, len(moments) // FEWEST))
+    size = max(size, -(-len(moments) // MOST))
     return which // size
 
 
@@ -62,14 +64,22 @@ def resampled(
     count = np.bincount(block)
     sums = np.stack([np.bincount(block, column) for column in terms.T], -1)
     number = len(count)
-    rng = np.random.default_rng(seed)
-    weight = rng.multinomial(number, np.full(number, 1 / number), DRAWS).astype(float)
     if number < 2:
         return np.full((DRAWS, terms.shape[1]), np.nan)
+    drawn = np.random.default_rng(seed).integers(number, size=(DRAWS, number))
+    place = drawn + number * np.arange(DRAWS)[:, None]
+    weight = np.bincount(place.ravel(), minlength=DRAWS * number).reshape(DRAWS, number)
+    weight = weight.astype(np.float64)
     return (weight @ sums) / (weight @ count)[:, None]
 
 
-def interval(draws: Float[np.ndarray, " draws"], level: float = 0.95) -> tuple[float, float]:
-    """The ends of the central part of the draws."""
+def interval(
+    value: float, draws: Float[np.ndarray, " draws"], blocks: int, level: float = 0.95
+) -> tuple[float, float]:
+    """The ends of the central part of the draws around a value, widened for few blocks as Student's
+    distribution is wider than the normal one.
+    """
+    few = max(blocks - 1, 1)
+    wide = np.sqrt(blocks / few) * stdtrit(few, 0.5 + level / 2) / ndtri(0.5 + level / 2)
     low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
+    return float(value + wide * (low - value)), float(value + wide * (high - value))

@@ -133,7 +133,7 @@ class Climatology(Baseline):
         self._stations, self._code = _stations(source)
         self._hourly = source.times is not None and len(np.unique(_hour(source.times))) > 1
         size = 12 * (24 if self._hourly else 1)
-        self._known = len(self._stations) * size <= CELLS
+        self._known = 0 < len(self._stations) * size <= CELLS
         sums: dict[str, np.ndarray] = {}
         for first, values in pieces(train, source):
             rows = np.arange(first, first + len(values))

@@ -77,8 +77,8 @@ class Kriging(Baseline):
     def notes(self) -> tuple[str, ...]:
         if not self._reduced:
             return ()
-        times = f"{self._reduced} time{'s' * (self._reduced > 1)}"
-        return (f"kriging: {times} had more than {self.most:,} observations; so many were used",)
+        said = f"kriging: {self._reduced} time{'s' * (self._reduced > 1)} had more than "
+        return (said + f"{self.most:,} observations; so many were used at random",)
 
     def predict(self, scene: Scene) -> Forecast:
         mean, std = np.zeros(scene.truth.shape), np.zeros(scene.truth.shape)

@@ -182,7 +182,7 @@ class Evaluation:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        rows = []
+        rows, blocks = [], int(self._blocks.max()) + 1
         for v, (variable, units) in enumerate(self.variables.items()):
             model: tuple[np.ndarray, np.ndarray] | None = None  # the model's CRPS, and its draws
             for name, made in self.forecasts.items():
@@ -193,13 +193,14 @@ class Evaluation:
                 row |= {"spread": made.spread, "points": len(self.observed)}
                 for k, score in enumerate(SCORES):
                     drawn = np.sqrt(draws[:, k]) if score == "rmse" else draws[:, k]
-                    row |= _ends(score, found[score][0], drawn)
+                    row |= _ends(score, found[score][0], drawn, blocks)
                 if model is None:
                     model = found["crps"], draws[:, 0]
-                    row |= _ends("crps_skill", np.nan, np.array([np.nan]))
+                    row |= _ends("crps_skill", np.nan, np.array([np.nan]), blocks)
                 else:
                     value = scores.skill(model[0], found["crps"])[0]
-                    row |= _ends("crps_skill", value, scores.skill(model[1], draws[:, 0]))
+                    drawn = scores.skill(model[1], draws[:, 0])
+                    row |= _ends("crps_skill", value, drawn, blocks)
                 rows.append(row)
         return rows
 
@@ -250,8 +251,8 @@ class Evaluation:
         return table, code
 
 
-def _ends(name: str, value: float, draws: np.ndarray) -> dict[str, float]:
-    low, high = interval(draws)
+def _ends(name: str, value: float, draws: np.ndarray, blocks: int) -> dict[str, float]:
+    low, high = interval(value, draws, blocks)
     return {name: float(value), f"{name}_low": low, f"{name}_high": high}
 
 

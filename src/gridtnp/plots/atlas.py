@@ -219,7 +219,7 @@ def _land(ax: matplotlib.axes.Axes, field: _Field) -> None:
     ax.set_xlim(field.lon[0] - half[0], field.lon[-1] + half[0])
     ax.set_ylim(field.lat[0] - half[1], field.lat[-1] + half[1])
     ax.set_aspect(1 / max(np.cos(np.deg2rad(float(field.lat.mean()))), 0.1))
-    ax.locator_params(nbins=5)
+    ax.locator_params(nbins=6, steps=[1, 2, 3, 5, 6, 10])
     ax.xaxis.set_major_formatter(lambda x, _: _degrees(float(wrap(np.array(x))), "E", "W"))
     ax.yaxis.set_major_formatter(lambda y, _: _degrees(y, "N", "S"))
     small(ax)
