@@ -195,7 +195,7 @@ def test_other_units_are_refused() -> None:
 
 def test_without_a_grid_there_is_nothing_to_interpolate() -> None:
     data = Dataset({"s": weather.stations()}, target="s.t2m")
-    with pytest.raises(ValueError, match=r"needs a gridded source, but .* only points, \['s'\]"):
+    with pytest.raises(ValueError, match=r"needs a gridded source beside .* none, \['s'\]; l"):
         Bilinear.of(data, Setting.of(data))
 
 

@@ -210,26 +210,25 @@ def _gridded(data: Dataset, setting: Setting, target: str, named: str | None) ->
         if isinstance(source, Panel) and source.shape is not None:
             for i, variable in enumerate(of.variables):
                 fields[f"{of.source}.{variable}"] = (name, i, source)
-    if not fields:
+    others = [key for key in fields if not key.startswith(f"{setting.target_source}.")]
+    if not (fields if named else others):
         raise ValueError(
-            "Bilinear interpolation needs a gridded source, but the model's context has only "
-            f"points, {sorted(setting.contexts)}; leave it out."
+            "Bilinear interpolation needs a gridded source beside the target's own, but the "
+            f"model's context has none, {sorted(setting.contexts)}; leave it out."
         )
     if named is not None:
         key = named if "." in named else f"{named}.{target}"
         require_known(key, fields, "Bilinear interpolation needs a gridded variable")
     else:
         same = ALIASES.get(target, target)
-        others = [k for k in fields if not k.startswith(f"{setting.target_source}.")]
-        for key in [*others, *fields]:
-            variable = key.partition(".")[2]
-            if ALIASES.get(variable, variable) == same:
-                break
-        else:
+        names = {key: key.partition(".")[2] for key in others}
+        found = [key for key, name in names.items() if ALIASES.get(name, name) == same]
+        if not found:
             raise ValueError(
                 f"Bilinear interpolation needs a gridded variable called {target!r}, but there are "
-                f"{sorted(fields)}; say which one, such as 'bilinear:{next(iter(fields))}'."
+                f"{sorted(others)}; say which one, such as 'bilinear:{others[0]}'."
             )
+        key = found[0]
     context, column, source = fields[key]
     there = source.variable(key.partition(".")[2]).units
     here = data.sources[setting.target_source].variable(target).units

@@ -72,8 +72,8 @@ def _table(rows: Sequence[Row]) -> Table:
 def _decimals(rows: Sequence[Row]) -> int:
     """So that the narrowest interval of the CRPS has a digit; three digits if there is none."""
     halves = [(row["crps_high"] - row["crps_low"]) / 2 for row in rows]
-    sizes = [half for half in halves if half > 0]
-    sizes = sizes or [row["crps"] / 100 for row in rows if row["crps"] > 0] or [0.01]
+    most = max(row["crps"] for row in rows)
+    sizes = [half for half in halves if half > 1e-4 * most] or [most / 100 or 0.01]
     return int(np.clip(np.ceil(-np.log10(min(sizes))), 0, 8))
 
 

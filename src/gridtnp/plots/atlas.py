@@ -212,10 +212,13 @@ def _bar(figure: Any, of: Any, ax: matplotlib.axes.Axes, label: str) -> None:
 
 def _land(ax: matplotlib.axes.Axes, field: _Field) -> None:
     """Coastlines, the right shape, and degrees on the axes."""
+    from matplotlib.collections import LineCollection
+
     half = [np.abs(np.diff(a)).min(initial=1.0) / 2 for a in (field.lon, field.lat)]
-    for ring in demo.coastline():
-        for turn in (-360.0, 0.0, 360.0):
-            ax.plot(ring[:, 0] + turn, ring[:, 1], color="black", linewidth=0.6, zorder=2)
+    turns = [np.array([turn, 0.0]) for turn in (-360.0, 0.0, 360.0)]
+    turned = [ring + turn for ring in demo.coastline() for turn in turns]
+    near = [r for r in turned if r[:, 0].max() > field.lon[0] and r[:, 0].min() < field.lon[-1]]
+    ax.add_collection(LineCollection(near, colors="black", linewidths=0.6, zorder=2))
     ax.set_xlim(field.lon[0] - half[0], field.lon[-1] + half[0])
     ax.set_ylim(field.lat[0] - half[1], field.lat[-1] + half[1])
     ax.set_aspect(1 / max(np.cos(np.deg2rad(float(field.lat.mean()))), 0.1))
