@@ -26,7 +26,7 @@ def covers(block: str | None, persistence: float) -> float:
         errors = wandering(seed, persistence)
         blocks = time_blocks(TIMES, errors, block)
         draws = resampled(errors[:, None], blocks)[:, 0]
-        low, high = interval(errors.mean(), draws, blocks.max() + 1)
+        low, high = interval(errors.mean(), draws, int(blocks.max()) + 1)
         hits += low <= 0 <= high
     return hits / 150
 

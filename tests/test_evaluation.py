@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -286,7 +288,7 @@ def test_a_drift_needs_static_features_and_interpolation_observations() -> None:
         model.evaluate(test, ["nearest"])
 
 
-def test_constant_targets_are_told() -> None:
+def test_constant_targets_are_told(tmp_path: Path) -> None:
     frame = table().assign(t=4.0)
     data = gt.Dataset({"stations": frame}, target="stations.t")
     train, _, test = data.split(time=["2001-01-25", "2001-02-01"], hold_out_stations=0.5)
@@ -295,6 +297,8 @@ def test_constant_targets_are_told() -> None:
     assert "t is 4 at every point, so skill says little" in found.notes
     assert found.to_dataframe()["crps"].iloc[1] == 0.0
     assert "nearest" in str(found)
+    assert set(found.calibration()["t"]) == {"model"}
+    found.save(tmp_path)
     with pytest.raises(ValueError, match=r"needs a variable that varies, but 't' is 4 throughout"):
         model.evaluate(test, ["kriging"])
 

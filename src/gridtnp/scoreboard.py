@@ -104,7 +104,7 @@ class Evaluation:
         for v, variable in enumerate(self.variables):
             own = made.setdefault(variable, {})
             for name, forecast in self.forecasts.items():
-                if forecast.spread == "none":
+                if not self.has_spread(name, v):
                     continue
                 y, mean, std = self.observed[:, v], forecast.mean[:, v], forecast.std[:, v]
                 z = scores.normalised_error(y, mean, std)
@@ -160,6 +160,10 @@ class Evaluation:
             return 0
         require_known(variable, self.variables, "A variable must be one that was evaluated")
         return list(self.variables).index(variable)
+
+    def has_spread(self, name: str, v: int) -> bool:
+        """Whether a forecast of variable number `v` is more than points."""
+        return bool((self.forecasts[name].std[:, v] > 0).all())
 
     # ---- said to people --------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def log_density(observed: Values, mean: Values, std: Values) -> Values:
 def normalised_log_density(observed: Values, mean: Values, std: Values) -> Values:
     """The standard normal log-density of the normalised error; its mean is -1.419 at best.
 
-    More is too wide a spread, less too narrow a one (figures 5 and 8 of the paper).
+    More is too wide a spread, less too narrow a one; the paper gives it beside its histograms.
     """
     return -0.5 * normalised_error(observed, mean, std) ** 2 - 0.5 * np.log(2 * np.pi)
 

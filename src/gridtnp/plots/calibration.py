@@ -152,7 +152,7 @@ def _chosen(
 ) -> list[tuple[str, str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """Colour, name, and what was observed and predicted, of all forecasts that have a spread."""
     v, made = evaluation.index(variable), []
-    known = [n for n, f in evaluation.forecasts.items() if f.spread != "none"]
+    known = [name for name in evaluation.forecasts if evaluation.has_spread(name, v)]
     for name in known if forecasts is None else forecasts:
         require_known(name, known, "A forecast must be one that was evaluated and has a spread")
         forecast, colour = evaluation.forecasts[name], COLOURS[known.index(name) % len(COLOURS)]
