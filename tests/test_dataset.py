@@ -382,3 +382,10 @@ def test_random_rows_are_refused_with_the_reason() -> None:
 def test_splits_that_make_no_sense(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataset().split(**arguments)  # type: ignore[arg-type]
+
+
+def test_every_part_knows_the_training_part_of_its_split() -> None:
+    train, val, test = dataset().split(["2019-03-04", "2019-03-06"])
+    assert train.training is val.training is test.training is train
+    assert test.at("2019-03-07").training is train
+    assert dataset().training is None

@@ -611,3 +611,33 @@ def test_the_wind_of_the_paper() -> None:
     assert task.target.y.shape == (8, 42, 6)
     assert set(task.target.x[..., 0].unique().tolist()) == {0.0, 1.0, 2.0, 3.0}
     assert not torch.equal(task.context["u700"].x, task.context["v700"].x)
+
+
+def test_choices_are_what_the_tasks_in_order_are_made_of() -> None:
+    data = Dataset({"s": weather.stations()}, target="s.t2m")
+    sampler = Sampler(data, {"s": Fraction(0.5)}, batch=3)
+    choices = list(sampler.choices())
+    assert [len(choice.target) for choice in choices] == [3, 3, 2]
+    for choice, task in zip(choices, sampler.in_order(), strict=True):
+        again = sampler.assemble(choice)
+        assert torch.equal(again.target.x, task.target.x)
+        assert torch.equal(again.context["s"].x, task.context["s"].x)
+        seen, asked = choice.context["s"][0].rows, choice.target[0].rows
+        assert sorted([*seen, *asked]) == sorted({*seen, *asked})
+    assert sampler.times is not None
+    (some,) = sampler.choices(sampler.times[[5, 2]])
+    assert [chosen.time for chosen in some.target] == sampler.times[[5, 2]].tolist()
+
+
+def test_times_whose_only_observation_is_in_the_context_are_passed_over() -> None:
+    frame = weather.stations()
+    lonely = frame.time == frame.time.max()
+    frame = frame[~lonely | (frame.station == "S00")]
+    sampler = Sampler(Dataset({"s": frame}, target="s.t2m"), {"s": Fraction(0.5)}, batch=4)
+    assert sampler.times is not None
+    assert len(sampler.times) == 8
+    assert [task.target.batch for task in sampler.in_order()] == [4, 3]
+    with pytest.raises(
+        ValueError, match=r"^A task must have at least one target, .* at 2019-03-08"
+    ):
+        sampler.at("2019-03-08")

@@ -79,6 +79,7 @@ class AttentionBlock(nn.Module):
     ) -> Float[Tensor, "batch *n dz"]:
         """Residual and feed-forward around what was attended to."""
         *first, last = self.feed_forward
+        assert isinstance(last, nn.Linear)
 
         def body(x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
             x = x + self.out(attended)
