@@ -49,7 +49,7 @@ def peak_gb() -> float:
 def interleaved(run: Callable[[], Any], repeats: int) -> dict[str, float]:
     """Median time of `run`, with the matrix-multiply speed taken before, between and after."""
     speeds, seconds = [matmul_speed()], []
-    for _ in range(2):
+    for _ in range(2 if repeats > 1 else 1):
         seconds += timed(run, repeats)
         speeds.append(matmul_speed())
     return {"seconds": statistics.median(seconds), "gflops_sgemm": statistics.median(speeds)}
@@ -110,24 +110,22 @@ def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
     return counter.get_total_flops()
 
 
-def model(name: str, mode: str, repeats: str) -> dict[str, Any]:
-    """A preset's forward pass or training step, batch size 1."""
+def model(name: str, repeats: str) -> dict[str, Any]:
+    """A preset's training step and its forward pass, batch size 1; memory is that of training."""
     before = peak_gb()
     network, task = gt.build_model(gt.preset(name)), task_for(name)
     step = training_step(network, task)
-    if mode == "forward":
-        with torch.no_grad():
-            network(task)
-            memory = peak_gb() - before
-            result = interleaved(lambda: network(task), int(repeats))
-    else:
-        step()
-        memory = peak_gb() - before
-        result = interleaved(step, int(repeats))
-    flops = arithmetic(network, task) * (1 if mode == "forward" else 3)
-    share = flops / result["seconds"] / 1e9 / result["gflops_sgemm"]
-    size = sum(p.numel() for p in network.parameters())
-    return {"gflop": flops / 1e9, "share": share, "gb": memory, "parameters": size, **result}
+    step()
+    memory = peak_gb() - before
+    rows = {"step": interleaved(step, int(repeats))}
+    with torch.no_grad():
+        rows["forward"] = interleaved(lambda: network(task), int(repeats))
+    rows["step"]["gb"] = memory
+    forward = arithmetic(network, task)
+    for row, flops in ((rows["forward"], forward), (rows["step"], 3 * forward)):
+        row["gflop"] = flops / 1e9
+        row["share"] = row["gflop"] / row["seconds"] / row["gflops_sgemm"]
+    return {"parameters": sum(p.numel() for p in network.parameters()), **rows}
 
 
 def encode(n: str, crowd: str) -> dict[str, Any]:
