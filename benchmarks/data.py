@@ -1,5 +1,5 @@
-"""How fast tasks are made from memory: batches of 8 tasks of 10,000 points, into
-`benchmarks/results/data.json`.
+"""How fast tasks are made: batches of 8 tasks of 10,000 points from memory, or of 11,000 points of
+a Gaussian process, into `benchmarks/results/data.json`.
 
 python benchmarks/data.py [--seconds 5] [--workers 1]
 """
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ import torch
 import xarray as xr
 
 import gridtnp as gt
+from gridtnp.kernels import SquaredExponential
 from gridtnp.reproduce.gp import commit
+from gridtnp.synthetic import GaussianProcess, stream
 
 HERE = Path(__file__).parent
 POINTS = 10_000
@@ -70,8 +73,18 @@ def samplers() -> dict[str, gt.Sampler]:
     }
 
 
-def measure(sampler: gt.Sampler, seconds: float, workers: int) -> dict[str, float]:
-    stream = sampler.stream(workers=workers)
+def functions(length_scale: float) -> Iterator[gt.Task]:
+    """The paper's experiment: exact samples at 11,000 places, other ones in every task."""
+    process = GaussianProcess(
+        box=((-6.0, 6.0),) * 2,
+        context=10_000,
+        targets=1_000,
+        kernel=SquaredExponential(length_scale),
+    )
+    return (draw.task for draw in stream(process, seed=0, batch=8))
+
+
+def measure(stream: Iterator[gt.Task], seconds: float) -> dict[str, float]:
     task = next(stream)
     start, cpu, batches = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - start < seconds:
@@ -99,8 +112,10 @@ def main() -> None:
         "load_by_others": round(os.getloadavg()[0], 1),
         "workers": options.workers,
     }
-    for name, sampler in samplers().items():
-        results[name] = measure(sampler, options.seconds, options.workers)
+    streams = {n: s.stream(workers=options.workers) for n, s in samplers().items()}
+    streams |= {f"Gaussian process, ℓ = {size:g}": functions(size) for size in (0.5, 0.1)}
+    for name, made in streams.items():
+        results[name] = measure(made, options.seconds)
         print(f"{name:<32} {results[name]}")
     path = HERE / "results" / "data.json"
     path.write_text(json.dumps(results, indent=2) + "\n")
