@@ -22,7 +22,7 @@ LEVELS = [
     # data, which knows nothing of models
     ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "understanding"],
     ["features", "splits", "description", "dataset", "normalisation", "assembly"],
-    ["picks", "sampling", "places", "output"],
+    ["picks", "sampling", "places", "output", "streaming"],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["layers", "embeddings"],
@@ -30,7 +30,7 @@ LEVELS = [
     ["model", "baselines"],
     ["config", "build"],
     ["presets"],
-    ["setting", "estimator"],
+    ["setting", "view", "prediction", "joint", "estimator"],
     ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],
