@@ -32,11 +32,11 @@ from gridtnp.dataset import Dataset
 from gridtnp.model import PIECE, NeuralProcess
 from gridtnp.normalisation import Normaliser
 from gridtnp.output import Answer, Places, Query
-from gridtnp.prediction import Advance, attributes, bar, quiet, stamped
+from gridtnp.prediction import Advance, attributes, bar, chosen_times, quiet, stamped
 from gridtnp.setting import Setting
 from gridtnp.streaming import growing
 from gridtnp.task import PointSet
-from gridtnp.times import duration, to_times
+from gridtnp.times import duration
 from gridtnp.understanding import Data
 from gridtnp.view import Evidence, Moment, Static, View, on_sphere
 
@@ -71,9 +71,9 @@ def sample(
             raise ValueError(f"There must be at least one {what}, got {number}.")
     view = View.of(network, setting, normaliser, context, static)
     _require_a_way_back(setting)
-    query = Query.of(at)
-    if times is not None:
-        query = query.at_times(to_times(list(times), "times"))
+    query, when = Query.of(at), chosen_times(times)
+    if when is not None:
+        query = query.at_times(when)
     values = np.full((n, len(query.lat), len(setting.target)), np.nan)
     known, moment = view.known(query), None
     with quiet(network), bar(n * len(query.lat), "sampling", progress) as advance:
@@ -83,7 +83,7 @@ def sample(
             for samples in _batches(n, draw.size):
                 for some, made in draw.fields(samples, advance):
                     values[samples.start : samples.stop, some] = made
-    view.beyond.tell(network.grid, setting.statics)
+    view.tell()
     values = normaliser.restore(setting.target, values.reshape(-1, values.shape[-1]))
     answer = _answer(view, query, values.reshape(n, len(query.lat), -1), moment)
     if to is None:

@@ -183,8 +183,8 @@ class Query:
                 )
         attributes = attributes or {}
         if isinstance(self.form, tuple):
-            shape = tuple(self.dims.values()) or self.lat.shape
-            return {name: values.reshape(shape) for name, values in columns.items()}
+            shape = tuple(self.dims.values())
+            return {k: v.reshape(shape) if shape else v for k, v in columns.items()}
         if isinstance(self.form, pd.DataFrame):
             table = self.form.assign(**columns)  # pyright: ignore[reportArgumentType]
             table.attrs["units"] = {

@@ -57,9 +57,7 @@ def predict(
     for name in setting.target_names:
         _ = [column(name, what) for what in whats]  # a wrong quantile is told at once
     view = View.of(network, setting, normaliser, context, static)
-    query, when = Query.of(at), None if times is None else to_times(list(times), "times")
-    if when is not None and not len(when):
-        raise ValueError("There must be at least one time to predict at, got times=[].")
+    query, when = Query.of(at), chosen_times(times)
     total = len(query.lat) * (1 if when is None else len(when))
     step = -(-chunk // PIECE) * PIECE  # whole pieces: the same numbers whatever the chunk
     with quiet(network), bar(total, "predicting", progress) as advance:
@@ -72,8 +70,9 @@ def predict(
             with growing(to, dim, overwrite=overwrite) as file:
                 for piece in pieces:
                     file.add(_answer(view, piece, quantiles, step, advance))
-            answer = file.path
-    view.beyond.tell(network.grid, setting.statics)
+                view.tell()
+            return file.path
+    view.tell()
     return answer
 
 
@@ -123,6 +122,15 @@ def _answer(
     if isinstance(answer, xr.Dataset):
         answer = stamped(answer, setting, query, moment)
     return answer
+
+
+def chosen_times(times: Sequence[Any] | None) -> np.ndarray | None:
+    """Those asked for beside the places."""
+    if times is None:
+        return None
+    if not len(times):
+        raise ValueError("There must be at least one time to predict at, got times=[].")
+    return to_times(list(times), "times")
 
 
 def stamped(

@@ -110,7 +110,14 @@ class GrowingCSV(GrowingTable):
     def write(self, answer: pd.DataFrame) -> None:
         named = answer.index.names != [None]
         mode = "a" if self.started else "w"
-        answer.to_csv(self.part, index=named, mode=mode, header=not self.started, encoding="utf-8")
+        answer.to_csv(
+            self.part,
+            index=named,
+            mode=mode,
+            header=not self.started,
+            encoding="utf-8",
+            date_format="%Y-%m-%dT%H:%M:%S.%f",  # the same in every piece
+        )
 
 
 class GrowingParquet(GrowingTable):

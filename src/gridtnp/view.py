@@ -108,7 +108,7 @@ class Beyond:
                 "what the model expects without any"
             )
         if told:
-            warnings.warn(f"{'; '.join(told)}.", DataWarning, stacklevel=4)
+            warnings.warn(f"{'; '.join(told)}.", DataWarning, stacklevel=5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +151,10 @@ class View:
     @cached_property
     def device(self) -> torch.device:
         return next((p.device for p in self.network.parameters()), torch.device("cpu"))
+
+    def tell(self) -> None:
+        """What could not be used or predicted so far."""
+        self.beyond.tell(self.network.grid, self.setting.statics)
 
     # ---- when ------------------------------------------------------------------------------------
 
