@@ -7,7 +7,7 @@ What it is built of is plain: `config` describes the network, `setting` how task
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class GriddedTNP:
         at: Places,
         *,
         quantiles: Sequence[float] = (0.05, 0.95),
-        times: Sequence[Any] | None = None,
+        times: Iterable[Any] | None = None,
         static: Static = None,
         to: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
@@ -81,7 +81,7 @@ class GriddedTNP:
         context: Dataset | Mapping[str, Data],
         at: Places,
         *,
-        times: Sequence[Any] | None = None,
+        times: Iterable[Any] | None = None,
         static: Static = None,
         subset: int = joint.SUBSET,
         seed: int = 0,

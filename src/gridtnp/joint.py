@@ -16,7 +16,7 @@ different times are drawn apart.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def sample(
     context: Dataset | Mapping[str, Data],
     at: Places,
     *,
-    times: Sequence[Any] | None = None,
+    times: Iterable[Any] | None = None,
     static: Static = None,
     subset: int = SUBSET,
     seed: int = 0,
@@ -150,7 +150,6 @@ class _Draw:
     def size(self) -> int:
         return self.chosen.n + sum(points.n for points in self.evidence.context.values())
 
-    @torch.no_grad()
     def fields(self, samples: range, advance: Advance) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Points of the query, some at a time, and their values in every sample."""
         network, number, outputs = self.view.network, len(samples), len(self.view.setting.target)

@@ -7,7 +7,7 @@ bounded however many there are, and answers for many times can go straight to di
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def predict(
     at: Places,
     *,
     quantiles: Sequence[float] = (0.05, 0.95),
-    times: Sequence[Any] | None = None,
+    times: Iterable[Any] | None = None,
     static: Static = None,
     to: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
@@ -76,7 +76,6 @@ def predict(
     return answer
 
 
-@torch.no_grad()
 def _answer(
     view: View, query: Query, quantiles: Sequence[float], step: int, advance: Advance
 ) -> Answer:
@@ -124,13 +123,14 @@ def _answer(
     return answer
 
 
-def chosen_times(times: Sequence[Any] | None) -> np.ndarray | None:
+def chosen_times(times: Iterable[Any] | None) -> np.ndarray | None:
     """Those asked for beside the places."""
     if times is None:
         return None
-    if not len(times):
+    wanted = list(times)
+    if not wanted:
         raise ValueError("There must be at least one time to predict at, got times=[].")
-    return to_times(list(times), "times")
+    return to_times(wanted, "times")
 
 
 def stamped(
@@ -168,11 +168,12 @@ def _numbers(values: torch.Tensor) -> np.ndarray:
 
 @contextmanager
 def quiet(network: nn.Module) -> Iterator[None]:
-    """As a network is used, not trained; afterwards as before."""
+    """As a network is used, not trained: without gradients; afterwards as before."""
     training = network.training
     network.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         network.train(training)
 
