@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 
 from gridtnp.build import build_model
+from gridtnp.checkpoints import read_tensors, weights_of
 from gridtnp.config import (
     CNN,
     CNPConfig,
@@ -44,9 +45,10 @@ from gridtnp.grid import Axis, Grid
 from gridtnp.kernels import SquaredExponential
 from gridtnp.model import NeuralProcess
 from gridtnp.presets import preset
+from gridtnp.recipes import Recipe
 from gridtnp.synthetic import Draw, GaussianProcess, Process, RankLimitedProcess, draw_at, stream
 from gridtnp.task import Task
-from gridtnp.training import Progress, Recipe, read_tensors, train, weights_of
+from gridtnp.training import Progress, train
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
 NAMES = {
