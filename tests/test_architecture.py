@@ -30,8 +30,13 @@ LEVELS = [
     ["model", "baselines"],
     ["config", "build"],
     ["presets"],
-    ["setting", "estimator"],
-    ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
+    ["setting"],
+    # training and models on disk
+    ["recipes", "checkpoints", "interruption", "sharing", "suspects", "optimisers", "processes"],
+    ["trainee", "training", "estimates", "gridding", "choices", "saving", "exporting"],
+    ["runs", "watching", "fitting"],
+    ["estimator"],
+    ["reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],
 ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -46,6 +45,7 @@ from gridtnp.kernels import SquaredExponential
 from gridtnp.model import NeuralProcess
 from gridtnp.presets import preset
 from gridtnp.recipes import Recipe
+from gridtnp.runs import commit
 from gridtnp.synthetic import Draw, GaussianProcess, Process, RankLimitedProcess, draw_at, stream
 from gridtnp.task import Task
 from gridtnp.training import Progress, train
@@ -265,17 +265,6 @@ def run_row(
     }
     (folder / "result.json").write_text(json.dumps(result) + "\n")
     return result
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def run_larger(
