@@ -30,8 +30,15 @@ LEVELS = [
     ["model", "baselines"],
     ["config", "build"],
     ["presets"],
-    ["setting", "view", "prediction", "joint", "estimator"],
-    ["training", "reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
+    ["setting"],
+    # training and models on disk
+    ["recipes", "checkpoints", "interruption", "sharing", "suspects", "optimisers", "processes"],
+    ["trainee", "training", "estimates", "gridding", "choices", "saving", "exporting"],
+    ["runs", "watching", "fitting"],
+    # predictions
+    ["view", "prediction", "joint"],
+    ["estimator"],
+    ["reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],
 ]

@@ -611,3 +611,16 @@ def test_the_wind_of_the_paper() -> None:
     assert task.target.y.shape == (8, 42, 6)
     assert set(task.target.x[..., 0].unique().tolist()) == {0.0, 1.0, 2.0, 3.0}
     assert not torch.equal(task.context["u700"].x, task.context["v700"].x)
+
+
+def test_few_stations_always_leave_a_target() -> None:
+    """With values missing here and there, whatever chance does."""
+    table = weather.stations(3, 30)
+    table["rain"] = 1.0
+    table.loc[table.index % 4 != 0, "t2m"] = np.nan
+    data = Dataset({"stations": table}, target="stations.t2m")
+    sampler = Sampler(data, batch=4)
+    for index in range(50):
+        target = sampler.draw(index).target
+        mask = torch.ones(target.x.shape[:2]) if target.mask is None else target.mask
+        assert (mask.sum(1) >= 1).all()

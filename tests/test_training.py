@@ -16,7 +16,9 @@ from gridtnp import Axis, Grid, ModelConfig, Task, build_model
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
 from gridtnp.kernels import SquaredExponential
 from gridtnp.synthetic import GaussianProcess, stream
-from gridtnp.training import Recipe, read_tensors, train, weights_of, write_tensors
+from gridtnp.checkpoints import read_tensors, weights_of, write_tensors
+from gridtnp.recipes import Recipe
+from gridtnp.training import train
 
 PROCESS = GaussianProcess(
     box=((-1.0, 1.0),) * 2, context=30, targets=20, kernel=SquaredExponential(0.5)
@@ -140,7 +142,7 @@ def test_writing_that_fails_leaves_the_file_that_was_there(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gridtnp.training.save_file", full)
+    monkeypatch.setattr("gridtnp.checkpoints.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         write_tensors(path, {"a": torch.zeros(3)}, {"step": "2"})
     tensors, about = read_tensors(path)

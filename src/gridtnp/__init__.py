@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gridtnp.output import Query, write
     from gridtnp.picks import Block, Count, Fraction, Gap, Rest, Whole
     from gridtnp.places import latlon_grid, observe
+    from gridtnp.recipes import Recipe, recipe
     from gridtnp.sampling import Context, Sampler
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Normaliser",
     "PointSet",
     "Query",
+    "Recipe",
     "Rest",
     "Sampler",
     "Task",
@@ -51,6 +53,7 @@ __all__ = [
     "latlon_grid",
     "observe",
     "preset",
+    "recipe",
     "write",
 ]
 
@@ -62,6 +65,7 @@ _DATA = {
     **dict.fromkeys(("Query", "write"), "output"),
     **dict.fromkeys(("Block", "Count", "Fraction", "Gap", "Rest", "Whole"), "picks"),
     **dict.fromkeys(("latlon_grid", "observe"), "places"),
+    **dict.fromkeys(("Recipe", "recipe"), "recipes"),
     **dict.fromkeys(("Context", "Sampler"), "sampling"),
 }
 

@@ -97,7 +97,7 @@ def recomputed(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
     A product at the very end is not: only what it was made from is needed.
     """
-    if size < LARGE or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or size < LARGE:
         return function(*arguments)
     return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
 

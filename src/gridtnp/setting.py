@@ -116,7 +116,7 @@ class Setting(Part):
         Where nothing is picked, the context is everything if the targets are held out; else it is a
         random part of the target's own source and all of the others.
         """
-        own = Whole() if data.held_out else Fraction(0.05, 0.95)
+        own = Whole() if data.held_out else Fraction(0.05, 0.95, spare=True)
         context = {}
         for name, held in self.contexts.items():
             mine = held.source == self.target_source
