@@ -37,7 +37,11 @@ LEVELS = [
     ["runs", "watching", "fitting"],
     # predictions
     ["view", "prediction", "joint"],
+    # judging
+    ["scores", "bootstrap", "verdict", "scoreboard"],
+    ["interpolation", "history", "kriging", "rivals", "evaluation"],
     ["estimator"],
+    ["plots.canvas", "plots.atlas", "plots.calibration", "plots.curves", "plots"],
     ["reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     ["testing"],
     ["__init__"],

@@ -16,6 +16,7 @@ from gridtnp.task import PointSet, Task, TokenSet
 from gridtnp.version import __version__
 
 if TYPE_CHECKING:
+    from gridtnp import plots
     from gridtnp.dataset import Dataset
     from gridtnp.estimator import GriddedTNP
     from gridtnp.normalisation import Normaliser
@@ -52,6 +53,7 @@ __all__ = [
     "demo",
     "latlon_grid",
     "observe",
+    "plots",
     "preset",
     "recipe",
     "write",
@@ -71,6 +73,8 @@ _DATA = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return import_module("gridtnp.plots")
     if name not in _DATA:
         raise AttributeError(f"module 'gridtnp' has no attribute {name!r}")
     return getattr(import_module(f"gridtnp.{_DATA[name]}"), name)

@@ -73,6 +73,7 @@ class Dataset:
         self.moment: np.datetime64 | None = None
         self.context_places: dict[str, np.ndarray] = {}
         self.target_places: np.ndarray | None = None
+        self.training: Dataset | None = None  # the training part of the same split
         warn(notes, stacklevel=2)
 
     # ---- what is in it ---------------------------------------------------------------------------
@@ -208,6 +209,7 @@ class Dataset:
                 part.target_places = role == (number if (role == number).any() else 0)
             part.require_targets()
             parts.append(part)
+            part.training = parts[0]
         return parts[0], parts[1], parts[2]
 
     def at(self, time: Any) -> Dataset:

@@ -19,6 +19,7 @@ from gridtnp.choices import Choices, Size, decide
 from gridtnp.config import ModelConfig
 from gridtnp.dataset import Dataset
 from gridtnp.estimates import estimate
+from gridtnp.evaluation import evaluate
 from gridtnp.exporting import export
 from gridtnp.grid import Grid
 from gridtnp.layers import Positions
@@ -30,6 +31,7 @@ from gridtnp.prediction import CHUNK
 from gridtnp.recipes import Recipe
 from gridtnp.sampling import NOW
 from gridtnp.saving import Contents
+from gridtnp.scoreboard import Evaluation
 from gridtnp.setting import Setting
 from gridtnp.understanding import Data
 from gridtnp.view import Static
@@ -255,4 +257,38 @@ class GriddedTNP:
             to=to,
             overwrite=overwrite,
             progress=progress,
+
+    # ---- judging ----------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        test: Dataset,
+        baselines: Sequence[str] = (),
+        *,
+        train: Dataset | None = None,
+        picks: Mapping[str, Pick] | None = None,
+        limit: int | None = None,
+        block: str | None = None,
+        batch: int = 8,
+        seed: int = 0,
+    ) -> Evaluation:
+        """Scores on a part that was not trained on, beside those of baselines, in your units.
+
+        Print what comes back. Baselines are `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`,
+        `"kriging-drift"`, `"persistence"` and `"climatology"`; they learn from `train`, or from the
+        training part of the same split. `limit` is a number of times to look at, `picks` choose the
+        context, and intervals are made of blocks of time of length `block`.
+        """
+        return evaluate(
+            self.network,
+            self.setting,
+            self.normaliser,
+            test,
+            baselines,
+            train=train,
+            picks=picks,
+            limit=limit,
+            block=block,
+            batch=batch,
+            seed=seed,
         )

@@ -62,7 +62,7 @@ class Normaliser:
         mean, std = {}, {}
         for name, source in train.sources.items():
             allowed = train.context_places.get(name)
-            count, total, square = _moments(_chunks(train, source), source, allowed)
+            count, total, square = _moments(pieces(train, source), source, allowed)
             for i, variable in enumerate(source.names):
                 if not count[i]:
                     raise ValueError(
@@ -124,7 +124,7 @@ class Normaliser:
         return np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
 
 
-def _chunks(data: Dataset, source: Source) -> Iterator[tuple[int, np.ndarray]]:
+def pieces(data: Dataset, source: Source) -> Iterator[tuple[int, np.ndarray]]:
     """The values of a part piece by piece, with the row that each piece starts at."""
     start, stop = data.period or (None, None)
     first, last = source.rows(start, stop)

@@ -42,6 +42,20 @@ class Context:
     group: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A batch before it is assembled: for every task, what each context set and the target hold."""
+
+    context: Mapping[str, list[Chosen]]
+    target: list[Chosen]
+
+    def with_targets(self) -> Choice:
+        """Without the tasks that have no target."""
+        kept = [i for i, chosen in enumerate(self.target) if len(chosen.rows)]
+        context = {name: [chosen[i] for i in kept] for name, chosen in self.context.items()}
+        return Choice(context, [self.target[i] for i in kept])
+
+
 @dataclass(frozen=True)
 class _Set:
     """A context set, or the targets, with all names resolved."""
@@ -150,7 +164,7 @@ class Sampler:
     def draw(self, index: int) -> Task:
         """The batch number `index`."""
         rng = np.random.default_rng([self.seed, index])
-        return self._make(None, rng, index)
+        return self.assemble(self._required(self._choose(None, rng, index)))
 
     def stream(self, start: int = 0, *, workers: int = 1, ahead: int = 4) -> Iterator[Task]:
         """Batches without end from number `start` on, made in the background."""
@@ -158,20 +172,34 @@ class Sampler:
 
     def in_order(self) -> Iterator[Task]:
         """Every time once, in order; times without targets are passed over."""
-        if self.times is None:
-            yield self.draw(0)
+        yield from map(self.assemble, self.choices())
+
+    def choices(self, times: np.ndarray | None = None) -> Iterator[Choice]:
+        """What the tasks of `in_order` are made of, or of those at some times."""
+        times = self.times if times is None else times
+        if times is None:
+            yield self._required(self._choose(None, np.random.default_rng([self.seed, 0]), 0))
             return
-        for index, start in enumerate(range(0, len(self.times), self.batch)):
-            times = self.times[start : start + self.batch]
-            if self.data.moment is None:
-                times = np.array([t for t in times if len(self._available(self._target, t).usable)])
-            if len(times):
-                rng = np.random.default_rng([self.seed, index])
-                yield self._make(times, rng, index)
+        for index, start in enumerate(range(0, len(times), self.batch)):
+            rng = np.random.default_rng([self.seed, index])
+            choice = self._choose(times[start : start + self.batch], rng, index)
+            kept = choice if self.data.moment is not None else choice.with_targets()
+            if kept.target:
+                yield kept
 
     def at(self, time: Any) -> Task:
         """The one task at a time."""
-        return self._make(np.array([to_time(time)]), np.random.default_rng([self.seed, 0]), 0)
+        rng = np.random.default_rng([self.seed, 0])
+        return self.assemble(self._required(self._choose(np.array([to_time(time)]), rng, 0)))
+
+    def assemble(self, choice: Choice) -> Task:
+        """A batch of tasks for the model."""
+        context = {
+            of.name: self.assembler.points(of.source, of.variables, choice.context[of.name])
+            for of in self._sets
+        }
+        wanted = self._target
+        return Task(context, self.assembler.points(wanted.source, wanted.variables, choice.target))
 
     # ---- how they are made -----------------------------------------------------------------------
 
@@ -230,7 +258,7 @@ class Sampler:
         there = np.all(np.isfinite(values[:, columns]), axis=1)
         return _Rows(rows, there, first, values)
 
-    def _make(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> Task:
+    def _choose(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> Choice:
         if times is None:
             found = [self._time_with_targets(rng) for _ in range(self.batch)]
         else:
@@ -258,23 +286,26 @@ class Sampler:
                 if own:
                     seen[i] = np.concatenate([seen[i], picked])
                 chosen.append(Chosen(picked, rows.at(picked, of), moments[i]))
-            context[of.name] = self.assembler.points(of.source, of.variables, chosen)
-        chosen = []
+            context[of.name] = chosen
+        target = []
         for i, draw in enumerate(luck("target")):
             rows = found[i][1]
             usable = (
                 _without(rows.usable, seen[i]) if isinstance(self.targets, Rest) else rows.usable
             )
             picked = self.targets.choose(self._target.source, usable, draw)
-            if not len(picked) and self.data.moment is None:
-                when = "" if moments[i] is None else f" at {show(moments[i])}"
-                raise ValueError(
-                    f"A task must have at least one target, but {self.targets} leaves none"
-                    f"{when}; take fewer for the context."
-                )
-            chosen.append(Chosen(picked, rows.at(picked, self._target), moments[i]))
-        target = self.assembler.points(self._target.source, self._target.variables, chosen)
-        return Task(context, target)
+            target.append(Chosen(picked, rows.at(picked, self._target), moments[i]))
+        return Choice(context, target)
+
+    def _required(self, choice: Choice) -> Choice:
+        empty = [chosen for chosen in choice.target if not len(chosen.rows)]
+        if empty and self.data.moment is None:
+            when = "" if empty[0].time is None else f" at {show(empty[0].time)}"
+            raise ValueError(
+                f"A task must have at least one target, but {self.targets} leaves none"
+                f"{when}; take fewer for the context."
+            )
+        return choice
 
     def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, _Rows]:
         for _ in range(TRIES):
