@@ -186,7 +186,7 @@ class GriddedTNP:
         """The network as a graph for any number of points (`.pt2`); see `gridtnp.exporting`."""
         return export(self.network, path)
 
-    # ---- predicting -------------------------------------------------------------------------------
+    # ---- predicting ------------------------------------------------------------------------------
 
     def predict(
         self,
@@ -257,8 +257,9 @@ class GriddedTNP:
             to=to,
             overwrite=overwrite,
             progress=progress,
+        )
 
-    # ---- judging ----------------------------------------------------------------------------------
+    # ---- judging ---------------------------------------------------------------------------------
 
     def evaluate(
         self,
