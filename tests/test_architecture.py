@@ -43,6 +43,8 @@ LEVELS = [
     ["estimator"],
     ["plots.canvas", "plots.atlas", "plots.calibration", "plots.curves", "plots"],
     ["reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
+    # the command line
+    ["experiment", "beginning", "doctor", "commands", "__main__"],
     ["testing"],
     ["__init__"],
 ]
@@ -95,6 +97,8 @@ def test_the_readme_has_one_line_per_file() -> None:
 def test_what_only_data_needs_is_loaded_with_the_first_data() -> None:
     code = (
         "import sys, gridtnp\n"
+        "assert not {'torch', 'pydantic'} & set(sys.modules), 'loaded too early'\n"
+        "gridtnp.build_model, gridtnp.PointSet\n"
         "assert not {'pandas', 'xarray'} & set(sys.modules), 'loaded too early'\n"
         "gridtnp.Dataset\n"
         "assert {'pandas', 'xarray'} <= set(sys.modules)\n"
