@@ -68,8 +68,9 @@ def first_experiment(
         points = [n for n, s in sources.items() if isinstance(s, Records)]
         owner = (points or list(sources))[0]
         target = f"{owner}.{sources[owner].names[0]}"
-        others = [f"{n}.{v}" for n, s in sources.items() for v in s.names][:8]
-        reasons.append(f"target {target}: the first variable of {owner}; others: {others}")
+        others = [f"{n}.{v}" for n, s in sources.items() for v in s.names if f"{n}.{v}" != target]
+        more = f"; others: {', '.join(others[:8])}" if others else ""
+        reasons.append(f"target {target}: the first variable of {owner}{more}")
     owner, _, variable = target.partition(".")
     require_known(owner, sources, "The target's source must be one of the files")
     if variable:

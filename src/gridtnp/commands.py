@@ -31,6 +31,7 @@ app = App(
     version=__version__,
     help_format="plaintext",
     end_of_options_delimiter="",
+    result_action="return_value",
 )
 
 Files = Annotated[list[str], Parameter(help="Paths, or name=path.")]
@@ -257,14 +258,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [token for token in given if token != "--debug"]
-    warnings.showwarning = _note
     try:
-        app(given, exit_on_error=False, print_error=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _note
+            app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         _leave(2, f"{error}", debug)
     except KeyboardInterrupt as stopped:
         _leave(130, str(stopped) or "Stopped.", debug)
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
+    except (ValueError, OSError, ImportError) as error:
         _leave(1, str(error) or type(error).__name__, debug)
 
 

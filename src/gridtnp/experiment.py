@@ -154,9 +154,9 @@ def replaced(tokens: Sequence[str]) -> list[tuple[str, Any]]:
     while rest:
         token = rest.pop(0)
         key, equals, value = token.partition("=")
-        if not key.startswith("--") or "." not in key:
+        if not key.startswith("--"):
             raise ValueError(
-                f"What is replaced must be a key with its section, such as --train.lr 1e-3, got "
+                f"What is replaced must be a key and a value, such as --train.lr 1e-3, got "
                 f"{token!r}."
             )
         if not equals:
@@ -170,7 +170,8 @@ def replaced(tokens: Sequence[str]) -> list[tuple[str, Any]]:
 def _value(text: str) -> Any:
     """As YAML reads it, and 1e-3 as people do."""
     try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+        read = yaml.safe_load(text)
+        return float(read) if isinstance(read, str) else read
     except (ValueError, yaml.YAMLError):
         return text
 
