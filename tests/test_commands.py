@@ -265,7 +265,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path) -> None:
     assert fresh(tmp_path, "init", "stations.csv", "relief.nc", "-o", "exp.yaml").returncode == 0
     options = [
         "--train.steps",
-        "2000",
+        "300",
         "--train.batch",
         "2",
         "--model.dim",
@@ -291,3 +291,8 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path) -> None:
     assert err.strip().endswith(f"Go on with: gridtnp fit exp.yaml {' '.join(options)} --resume")
     last = tmp_path / "runs" / "exp" / "checkpoints" / "last" / "checkpoint.safetensors"
     assert last.exists()
+    done = fresh(tmp_path, "fit", "exp.yaml", *options, "--resume")
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 300

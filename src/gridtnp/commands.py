@@ -32,6 +32,7 @@ app = App(
     help_format="plaintext",
     end_of_options_delimiter="",
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 Files = Annotated[list[str], Parameter(help="Paths, or name=path.")]
@@ -144,7 +145,9 @@ def evaluate(
     *,
     baselines: Annotated[
         list[str] | None,
-        Parameter(consume_multiple=True, help="To compare with; else the experiment's."),
+        Parameter(
+            consume_multiple=True, negative="", help="To compare with; else the experiment's."
+        ),
     ] = None,
     limit: Annotated[int | None, Parameter(help="So many times at most.")] = None,
     json: Json = False,
@@ -170,7 +173,10 @@ def predict(
     context: Given = None,
     static: Statics = None,
     times: Times = None,
-    quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True)] = (0.05, 0.95),
+    quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (
+        0.05,
+        0.95,
+    ),
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
