@@ -22,7 +22,7 @@ LEVELS = [
     # data, which knows nothing of models
     ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "understanding"],
     ["features", "splits", "description", "dataset", "normalisation", "assembly"],
-    ["picks", "sampling", "places", "output"],
+    ["picks", "sampling", "places", "output", "streaming"],
     ["kernels", "lattice", "oracle", "synthetic"],
     ["ops.reference", "ops.vectorised", "ops.padded", "ops.native", "ops"],
     ["recompute", "layers", "embeddings"],
@@ -31,12 +31,21 @@ LEVELS = [
     ["config", "build"],
     ["presets"],
     ["setting"],
+    # training and models on disk
+    ["recipes", "checkpoints", "interruption", "sharing", "suspects", "muon",
+        "optimisers", "processes"],
+    ["trainee", "training", "estimates", "gridding", "choices", "saving", "exporting"],
+    ["runs", "watching", "fitting"],
+    # predictions
+    ["view", "prediction", "joint"],
+    # judging
     ["scores", "bootstrap", "verdict", "scoreboard"],
     ["interpolation", "history", "kriging", "rivals", "evaluation"],
     ["estimator"],
     ["plots.canvas", "plots.atlas", "plots.calibration", "plots.curves", "plots"],
-    ["optimisers", "training"],
     ["reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
+    # the command line
+    ["experiment", "beginning", "doctor", "commands", "__main__"],
     ["testing"],
     ["__init__"],
 ]
@@ -89,6 +98,8 @@ def test_the_readme_has_one_line_per_file() -> None:
 def test_what_only_data_needs_is_loaded_with_the_first_data() -> None:
     code = (
         "import sys, gridtnp\n"
+        "assert not {'torch', 'pydantic'} & set(sys.modules), 'loaded too early'\n"
+        "gridtnp.build_model, gridtnp.PointSet\n"
         "assert not {'pandas', 'xarray'} & set(sys.modules), 'loaded too early'\n"
         "gridtnp.Dataset\n"
         "assert {'pandas', 'xarray'} <= set(sys.modules)\n"

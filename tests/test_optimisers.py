@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from gridtnp.optimisers import Muon, optimisers_for, orthogonal
+from gridtnp.muon import Muon, orthogonal
+from gridtnp.optimisers import make_optimisers
+from gridtnp.recipes import Recipe
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
@@ -38,7 +40,7 @@ def test_every_weight_has_one_optimiser() -> None:
     network = nn.Sequential(
         nn.Conv2d(4, 16, 3), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 2)
     )
-    muon, adamw = optimisers_for(network, "muon", rate=1e-3, weight_decay=0.0)
+    muon, adamw = make_optimisers(network, Recipe(1, optimiser="muon"))
     shapes = [tuple(p.shape) for p in muon.param_groups[0]["params"]]
     assert shapes == [(16, 4, 3, 3), (16, 16)]  # not the two outputs of the last
     both = [p for o in (muon, adamw) for g in o.param_groups for p in g["params"]]

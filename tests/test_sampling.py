@@ -641,3 +641,16 @@ def test_times_whose_only_observation_is_in_the_context_are_passed_over() -> Non
         ValueError, match=r"^A task must have at least one target, .* at 2019-03-08"
     ):
         sampler.at("2019-03-08")
+
+
+def test_few_stations_always_leave_a_target() -> None:
+    """With values missing here and there, whatever chance does."""
+    table = weather.stations(3, 30)
+    table["rain"] = 1.0
+    table.loc[table.index % 4 != 0, "t2m"] = np.nan
+    data = Dataset({"stations": table}, target="stations.t2m")
+    sampler = Sampler(data, batch=4)
+    for index in range(50):
+        target = sampler.draw(index).target
+        mask = torch.ones(target.x.shape[:2]) if target.mask is None else target.mask
+        assert (mask.sum(1) >= 1).all()

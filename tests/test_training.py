@@ -8,16 +8,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 from gridtnp import Axis, Grid, ModelConfig, Task, build_model
+from gridtnp.checkpoints import read_tensors, weights_of, write_tensors
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
 from gridtnp.kernels import SquaredExponential
-from gridtnp.optimisers import OptimiserName
+from gridtnp.recipes import Recipe
 from gridtnp.synthetic import GaussianProcess, stream
-from gridtnp.training import Recipe, read_tensors, train, weights_of, write_tensors
+from gridtnp.training import train
 
 PROCESS = GaussianProcess(
     box=((-1.0, 1.0),) * 2, context=30, targets=20, kernel=SquaredExponential(0.5)
@@ -63,7 +65,7 @@ def test_training_learns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("optimiser", ["adamw", "muon"])
 def test_going_on_after_an_interruption_gives_the_same_weights(
-    optimiser: OptimiserName, tmp_path: Path
+    optimiser: Literal["adamw", "muon"], tmp_path: Path
 ) -> None:
     recipe = Recipe(9, 2, 1e-2, "cosine", optimiser=optimiser)
     train(model(), tasks, recipe, tmp_path / "whole")
@@ -144,7 +146,7 @@ def test_writing_that_fails_leaves_the_file_that_was_there(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gridtnp.training.save_file", full)
+    monkeypatch.setattr("gridtnp.checkpoints.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         write_tensors(path, {"a": torch.zeros(3)}, {"step": "2"})
     tensors, about = read_tensors(path)

@@ -6,24 +6,24 @@ Observations anywhere, predictions with uncertainty anywhere.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gridtnp import demo
-from gridtnp.build import build_model
-from gridtnp.config import ModelConfig
-from gridtnp.grid import Axis, Grid
-from gridtnp.model import NeuralProcess
-from gridtnp.presets import PRESETS, preset
-from gridtnp.task import PointSet, Task, TokenSet
 from gridtnp.version import __version__
 
 if TYPE_CHECKING:
-    from gridtnp import plots
+    from gridtnp import config, demo, plots
+    from gridtnp.build import build_model
+    from gridtnp.config import ModelConfig
     from gridtnp.dataset import Dataset
     from gridtnp.estimator import GriddedTNP
+    from gridtnp.grid import Axis, Grid
+    from gridtnp.model import NeuralProcess
     from gridtnp.normalisation import Normaliser
     from gridtnp.output import Query, write
     from gridtnp.picks import Block, Count, Fraction, Gap, Rest, Whole
     from gridtnp.places import latlon_grid, observe
+    from gridtnp.presets import PRESETS, preset
+    from gridtnp.recipes import Recipe, recipe
     from gridtnp.sampling import Context, Sampler
+    from gridtnp.task import PointSet, Task, TokenSet
 
 __all__ = [
     "PRESETS",
@@ -41,6 +41,7 @@ __all__ = [
     "Normaliser",
     "PointSet",
     "Query",
+    "Recipe",
     "Rest",
     "Sampler",
     "Task",
@@ -48,29 +49,42 @@ __all__ = [
     "Whole",
     "__version__",
     "build_model",
+    "config",
     "demo",
     "latlon_grid",
     "observe",
     "plots",
     "preset",
+    "recipe",
     "write",
 ]
 
-# pandas and xarray are loaded when the first of these names is used
-_DATA = {
+# Every name is loaded when it is first used: the command line answers without torch, and models do
+# without pandas and xarray.
+_HOMES = {
+    "ModelConfig": "config",
     "Dataset": "dataset",
     "GriddedTNP": "estimator",
+    "NeuralProcess": "model",
     "Normaliser": "normalisation",
+    "build_model": "build",
+    **dict.fromkeys(("Axis", "Grid"), "grid"),
     **dict.fromkeys(("Query", "write"), "output"),
     **dict.fromkeys(("Block", "Count", "Fraction", "Gap", "Rest", "Whole"), "picks"),
     **dict.fromkeys(("latlon_grid", "observe"), "places"),
+    **dict.fromkeys(("PRESETS", "preset"), "presets"),
+    **dict.fromkeys(("Recipe", "recipe"), "recipes"),
     **dict.fromkeys(("Context", "Sampler"), "sampling"),
+    **dict.fromkeys(("PointSet", "Task", "TokenSet"), "task"),
 }
+_MODULES = ("config", "demo", "plots")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plots":
-        return import_module("gridtnp.plots")
-    if name not in _DATA:
+    if name in _MODULES:
+        return import_module(f"gridtnp.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module 'gridtnp' has no attribute {name!r}")
-    return getattr(import_module(f"gridtnp.{_DATA[name]}"), name)
+    value = getattr(import_module(f"gridtnp.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

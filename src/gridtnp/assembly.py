@@ -4,7 +4,7 @@ values and features in their order, normalised, filled up and masked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,10 +89,12 @@ class Assembler:
         lon: Float[np.ndarray, " n"],
         time: Shaped[np.ndarray, " n"] | None = None,
         moment: np.datetime64 | None = None,
+        known: Mapping[str, Float[np.ndarray, " n"]] | None = None,
     ) -> PointSet:
         """Any places, at their own times or at the task's own time `moment`, as a batch of one.
 
-        Where a static feature is not known, the point is masked.
+        `known` are static features that come with the places and win over the fields. Where a
+        static feature is not known, the point is masked.
         """
         if time is None and moment is not None:
             time = np.full(len(lat), moment)
@@ -102,13 +104,13 @@ class Assembler:
                 raise ValueError("Coordinate 'time' needs the time of the task, got none.")
             columns["time"] = (time - moment) / HOUR
         x = np.stack([columns[name] for name in self.coordinates], -1).astype(np.float32)
-        features = self.data.features_at(lat, lon, time).astype(self._precision)
+        features = self.data.features_at(lat, lon, time, known).astype(self._precision)
         if self.normaliser is not None and self.data.statics:
             names = tuple(self.data.statics)
             still = features[:, : len(names)]
             features[:, : len(names)] = self.normaliser.normalise(names, still)
-        known = np.all(np.isfinite(features), axis=1)
-        mask = None if known.all() else torch.from_numpy(known)[None]
+        there = np.all(np.isfinite(features), axis=1)
+        mask = None if there.all() else torch.from_numpy(there)[None]
         made = torch.from_numpy(features)[None] if self.data.feature_names else None
         return PointSet(torch.from_numpy(x)[None], None, mask, made)
 

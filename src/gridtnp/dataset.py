@@ -121,9 +121,14 @@ class Dataset:
         lat: Float[np.ndarray, " n"],
         lon: Float[np.ndarray, " n"],
         time: Shaped[np.ndarray, " n"] | None = None,
+        known: Mapping[str, Float[np.ndarray, " n"]] | None = None,
     ) -> Float[np.ndarray, "n df"]:
-        """All features at any places and times, (points, features)."""
-        still = [feature.at(lat, lon)[:, None] for feature in self.statics.values()]
+        """All features at any places and times, (points, features).
+
+        `known` are values of static features there, NaN where a field is to tell.
+        """
+        own = known or {}
+        still = [f.at(lat, lon, own.get(name))[:, None] for name, f in self.statics.items()]
         return np.concatenate([*still, self.compute(time, lat, lon)], -1)
 
     def compute(

@@ -6,17 +6,38 @@ What it is built of is plain: `config` describes the network, `setting` how task
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
+from gridtnp import joint, prediction, saving
 from gridtnp.build import build_model
+from gridtnp.choices import Choices, Size, decide
 from gridtnp.config import ModelConfig
 from gridtnp.dataset import Dataset
+from gridtnp.estimates import estimate
 from gridtnp.evaluation import evaluate
+from gridtnp.exporting import export
+from gridtnp.grid import Grid
+from gridtnp.layers import Positions
 from gridtnp.model import NeuralProcess
 from gridtnp.normalisation import Normaliser
+from gridtnp.output import Answer, Places
 from gridtnp.picks import Pick
+from gridtnp.prediction import CHUNK
+from gridtnp.recipes import Recipe
+from gridtnp.sampling import NOW
+from gridtnp.saving import Contents
 from gridtnp.scoreboard import Evaluation
 from gridtnp.setting import Setting
+from gridtnp.understanding import Data
+from gridtnp.view import Static
+
+if TYPE_CHECKING:
+    from gridtnp.fitting import Tracker
 
 
 class GriddedTNP:
@@ -33,6 +54,212 @@ class GriddedTNP:
         self.setting = setting
         self.normaliser = normaliser
         self.network = build_model(config) if network is None else network
+        self.recipe: Recipe | str = "default"
+
+    @property
+    def contents(self) -> Contents:
+        return Contents(self.config, self.setting, self.normaliser, self.network)
+
+    # ---- fitting and keeping ---------------------------------------------------------------------
+
+    @classmethod
+    def for_data(
+        cls,
+        train: Dataset,
+        size: Size = "tiny",
+        *,
+        config: ModelConfig | None = None,
+        grid: Grid | None = None,
+        cell: float | None = None,
+        window: tuple[int, ...] | None = None,
+        dim: int | None = None,
+        heads: int | None = None,
+        layers: int | None = None,
+        neighbours: int | tuple[int, ...] | None = None,
+        positions: Positions | None = None,
+        fusion: Literal["single", "multi"] | None = None,
+        min_noise: float | None = None,
+        recipe: str | None = None,
+        context_window: str = NOW,
+        target_window: str = NOW,
+        lead: str = "0h",
+        every: str | None = None,
+        seed: int = 0,
+        quiet: bool = False,
+    ) -> GriddedTNP:
+        """A model that suits the training part, not fitted yet; says what was chosen and why.
+
+        Whatever is given replaces a choice: see `gridtnp.choices.Choices`. `config` replaces all
+        that is about the network.
+        """
+        choices = Choices(
+            size=size,
+            grid=grid,
+            cell=cell,
+            window=window,
+            dim=dim,
+            heads=heads,
+            layers=layers,
+            neighbours=neighbours,
+            positions=positions,
+            fusion=fusion,
+            min_noise=min_noise,
+            recipe=recipe,
+            context_window=context_window,
+            target_window=target_window,
+            lead=lead,
+            every=every,
+        )
+        return cls.chosen(train, choices, config, seed=seed, quiet=quiet)
+
+    @classmethod
+    def chosen(
+        cls,
+        train: Dataset,
+        choices: Choices,
+        config: ModelConfig | None = None,
+        *,
+        seed: int = 0,
+        quiet: bool = False,
+    ) -> GriddedTNP:
+        """`for_data` with all choices in one value, as a file holds them."""
+        decision = decide(train, choices, config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = cls(decision.config, decision.setting, decision.normaliser)
+        model.recipe = decision.recipe
+        if not quiet:
+            print(decision)
+            print(f"  {estimate(model.network, decision.task, decision.recipe)}")
+        return model
+
+    def fit(
+        self,
+        train: Dataset,
+        val: Dataset | None = None,
+        *,
+        recipe: Recipe | str | None = None,
+        minutes: float | None = None,
+        out: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        seed: int = 0,
+        picks: Mapping[str, Pick] | None = None,
+        trackers: Sequence[Tracker] = (),
+        workers: int = 1,
+        quiet: bool = False,
+    ) -> GriddedTNP:
+        """Train on tasks of `train`, keep what was best on `val`.
+
+        `recipe` is a `Recipe` or the name of one; `minutes` sets its number of steps by the speed
+        of this machine. `out` is a folder for everything the run leaves behind; `resume` goes on
+        with the run that is there. `picks` says which observations are context.
+        """
+        from gridtnp.fitting import fit
+
+        fit(
+            self.contents,
+            train,
+            val,
+            recipe=self.recipe if recipe is None else recipe,
+            minutes=minutes,
+            out=out,
+            resume=resume,
+            seed=seed,
+            picks=picks,
+            trackers=trackers,
+            workers=workers,
+            quiet=quiet,
+        )
+        return self
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write everything that predicting needs into a folder."""
+        return saving.save(self.contents, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> GriddedTNP:
+        """From a folder that `save` made, or that of a run."""
+        found = saving.load(folder)
+        return cls(found.config, found.setting, found.normaliser, found.network)
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """The network as a graph for any number of points (`.pt2`); see `gridtnp.exporting`."""
+        return export(self.network, path)
+
+    # ---- predicting ------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        context: Dataset | Mapping[str, Data],
+        at: Places,
+        *,
+        quantiles: Sequence[float] = (0.05, 0.95),
+        times: Iterable[Any] | None = None,
+        static: Static = None,
+        to: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        chunk: int = CHUNK,
+        progress: bool = True,
+    ) -> Answer | Path:
+        """Means, spreads, quantiles and support at any places, in the form of the question.
+
+        `context` is a dataset, a part of one (`test.at("1995-07-01")`), or fresh sources by name,
+        with their `static` fields. `at` is a grid, a table or a pair of arrays; a static feature
+        that it brings along wins. Its own times are those to predict at; else they are `times`, or
+        that of the context. With `to`, the answer goes to a file, time by time, and its path comes
+        back.
+        """
+        return prediction.predict(
+            self.network,
+            self.setting,
+            self.normaliser,
+            context,
+            at,
+            quantiles=quantiles,
+            times=times,
+            static=static,
+            to=to,
+            overwrite=overwrite,
+            chunk=chunk,
+            progress=progress,
+        )
+
+    def sample(
+        self,
+        n: int,
+        context: Dataset | Mapping[str, Data],
+        at: Places,
+        *,
+        times: Iterable[Any] | None = None,
+        static: Static = None,
+        subset: int = joint.SUBSET,
+        seed: int = 0,
+        to: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        progress: bool = True,
+    ) -> Answer | Path:
+        """So many fields that could have been, each coherent over all points of the question.
+
+        Arguments are those of `predict`. `subset` points are drawn one after the other; see
+        `gridtnp.joint` for how, and what is approximate about it.
+        """
+        return joint.sample(
+            self.network,
+            self.setting,
+            self.normaliser,
+            n,
+            context,
+            at,
+            times=times,
+            static=static,
+            subset=subset,
+            seed=seed,
+            to=to,
+            overwrite=overwrite,
+            progress=progress,
+        )
+
+    # ---- judging ---------------------------------------------------------------------------------
 
     def evaluate(
         self,

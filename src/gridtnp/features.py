@@ -99,15 +99,21 @@ class StaticFeature:
         return own
 
     def at(
-        self, lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
+        self,
+        lat: Float[np.ndarray, " n"],
+        lon: Float[np.ndarray, " n"],
+        own: Float[np.ndarray, " n"] | None = None,
     ) -> Float[np.ndarray, " n"]:
-        """At any places."""
+        """At any places; `own` values win over the field."""
+        if own is not None and (self.field is None or not np.isnan(own).any()):
+            return own.astype(np.float32)
         if self.field is None:
             raise ValueError(
                 f"Feature {self.name!r} is known at the stations alone; to predict elsewhere, give "
-                f"it as a field: static={{{self.name!r}: ...}}."
+                f"it as a field, static={{{self.name!r}: ...}}, or as a column of the places."
             )
-        return self.field.at(lat, lon)
+        sampled = self.field.at(lat, lon)
+        return sampled if own is None else np.where(np.isnan(own), sampled, own.astype(np.float32))
 
 
 def static_features(

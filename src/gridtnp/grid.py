@@ -322,6 +322,23 @@ class Grid:
         apart = [offset[..., d] for d in range(len(self.axes)) if d not in (lat, lon)]
         return torch.stack([*apart, arc], -1)
 
+    def covers(self, x: Float[Tensor, "*n dx"]) -> Bool[Tensor, "*n"]:
+        """Which locations `check` lets pass."""
+        covered = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+        for axis, coordinate in zip(self.axes, x.unbind(-1), strict=True):
+            low, high = self._reach(axis)
+            covered &= (coordinate >= low) & (coordinate <= high)
+        return covered
+
+    def _reach(self, axis: Axis) -> tuple[float, float]:
+        """One cell beyond the edges, but no farther than the poles."""
+        low, high = axis.low - axis.step, axis.high + axis.step
+        if axis.periodic or axis.size == 1:
+            low, high = -math.inf, math.inf
+        if self.metric == "sphere" and axis.name == "lat":
+            low, high = max(low, -90.0), min(high, 90.0)
+        return low, high
+
     def check(self, x: Float[Tensor, "*n dx"], what: str = "points") -> None:
         """Raise if locations lie more than one cell beyond an edge, where their nearest cell
         means nothing.
@@ -332,11 +349,7 @@ class Grid:
                 f"{x.shape[-1]} coordinates."
             )
         for axis, coordinate in zip(self.axes, x.unbind(-1), strict=True):
-            low, high = axis.low - axis.step, axis.high + axis.step
-            if axis.periodic or axis.size == 1:
-                low, high = -math.inf, math.inf
-            if self.metric == "sphere" and axis.name == "lat":
-                low, high = max(low, -90.0), min(high, 90.0)
+            low, high = self._reach(axis)
             outside = (coordinate < low) | (coordinate > high)
             if outside.any():
                 example = coordinate[outside][0].item()

@@ -22,7 +22,7 @@ from gridtnp.grid_decoders import GridDecoder
 from gridtnp.grid_processors import GridProcessor
 from gridtnp.likelihoods import Likelihood
 from gridtnp.recompute import recomputed
-from gridtnp.task import PointSet, Task, TokenSet
+from gridtnp.task import PointSet, Task, TokenSet, in_order
 from gridtnp.tokens import TokenEncoder
 
 PIECE = 8192
@@ -165,7 +165,7 @@ class GriddedNetwork(NeuralProcess):
         size = self.tokens.dim * target.batch * target.n
         tokens = recomputed(size, self.tokens.targets, target.permuted(order))
         z = self.decoder(tokens, encoding)  # (batch, n, dz)
-        return self.likelihood.head(z).take_along_dim(order.argsort(1).unsqueeze(-1), 1)
+        return in_order(self.likelihood.head(z), order.argsort(1))
 
     def _order(self, points: PointSet) -> Tensor:
         """By cell: what is close together is then close together in memory too."""

@@ -8,7 +8,7 @@ Parquet or CSV.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Shaped
 
-from gridtnp.coordinates import possible, recognise, require_places
+from gridtnp.coordinates import NAMES, possible, recognise, require_places
 from gridtnp.reading import NEEDS, kind_of, require_installed
 from gridtnp.sources import Variable
 from gridtnp.times import to_times
@@ -114,6 +114,61 @@ class Query:
             )
         return cls(lat, lon, time, form, dims)
 
+    def known(self, name: str) -> Float[np.ndarray, " n"] | None:
+        """What the question itself tells about its points under a name; heights have several."""
+        if isinstance(self.form, tuple):
+            return None
+        names = (name, *(NAMES["elevation"] if name.lower() in NAMES["elevation"] else ()))
+        if isinstance(self.form, pd.DataFrame):
+            table = self.form.reset_index()
+            found = [c for n in names for c in table.columns if str(c).lower() == n.lower()]
+            return table[found[0]].to_numpy(np.float64) if found else None
+        form = _as_dataset(self.form)
+        found = [k for n in names for k in form.variables if str(k).lower() == n.lower()]
+        fits = [k for k in found if set(map(str, form[k].dims)) <= set(self.dims)]
+        if not fits:
+            return None
+        values = form[fits[0]].variable.set_dims(self.dims).transpose(*self.dims)
+        return np.atleast_1d(np.asarray(values.values, np.float64)).ravel()
+
+    def at_times(self, times: Shaped[np.ndarray, " t"]) -> Query:
+        """The same places at each of some times, time by time."""
+        if self.time is not None:
+            raise ValueError(
+                "Places with times of their own must not be asked for at others; drop their times "
+                "or leave out times=."
+            )
+        number, points = len(times), len(self.lat)
+        lat, lon = np.tile(self.lat, number), np.tile(self.lon, number)
+        when = np.repeat(times, points)
+        if isinstance(self.form, tuple):
+            return Query(lat, lon, when, self.form, {"time": number, "point": points})
+        if isinstance(self.form, pd.DataFrame):
+            rows = self.form.iloc[np.tile(np.arange(points), number)]
+            return Query(lat, lon, when, rows.assign(time=when), {})
+        dims = {"time": number, **self.dims}
+        form = _as_dataset(self.form).assign_coords(time=("time", times))
+        return Query(lat, lon, when, form, dims)
+
+    @property
+    def time_dim(self) -> str | None:
+        """The dimension of a grid along which there is nothing but time."""
+        if isinstance(self.form, tuple | pd.DataFrame) or self.time is None:
+            return None
+        found = recognise({str(key): dict(self.form[key].attrs) for key in self.form.coords})
+        dims = set(map(str, self.form[found["time"]].dims))
+        dims -= {str(d) for role in ("lat", "lon") for d in self.form[found[role]].dims}
+        return next(iter(dims)) if len(dims) == 1 else None
+
+    def by_time(self) -> Iterator[Query]:
+        """Time by time where time is a dimension of its own, else all at once."""
+        dim = self.time_dim
+        if dim is None or isinstance(self.form, tuple | pd.DataFrame):
+            yield self
+            return
+        for step in range(self.dims[dim]):
+            yield Query.of(self.form.isel({dim: [step]}))
+
     def answer(
         self,
         columns: Mapping[str, np.ndarray],
@@ -128,7 +183,8 @@ class Query:
                 )
         attributes = attributes or {}
         if isinstance(self.form, tuple):
-            return dict(columns)
+            shape = tuple(self.dims.values())
+            return {k: v.reshape(shape) if shape else v for k, v in columns.items()}
         if isinstance(self.form, pd.DataFrame):
             table = self.form.assign(**columns)  # pyright: ignore[reportArgumentType]
             table.attrs["units"] = {
@@ -154,6 +210,12 @@ class Query:
             "history": f"{now}: predicted by gridtnp {__version__}",
         }
         return xr.Dataset(data, keep, about).drop_encoding()
+
+
+def _as_dataset(form: xr.Dataset | xr.DataArray) -> xr.Dataset:
+    if isinstance(form, xr.Dataset):
+        return form
+    return form.to_dataset(name="values" if form.name is None else form.name)
 
 
 def column(variable: str, what: str | float) -> str:

@@ -28,6 +28,8 @@ class Draw:
 class Pick(ABC):
     """Chooses among the observations that a task may use."""
 
+    spare: bool = False
+
     @abstractmethod
     def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
         """Some of the rows of a source."""
@@ -46,12 +48,13 @@ class Fraction(Pick):
     """A random share, itself random between `low` and `high`, at least one observation.
 
     `per="batch"` gives all tasks of a batch, and all sources with this range, the same share: sets
-    of one size, as in the paper.
+    of one size, as in the paper. With `spare`, it never takes all that could be targets.
     """
 
     low: float
     high: float | None = None
     per: Literal["task", "batch"] = "task"
+    spare: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= (self.low if self.high is None else self.high) <= 1:

@@ -207,7 +207,7 @@ class Sampler:
     def _sets(self) -> tuple[_Set, ...]:
         data = self.data
         if self.context is None:
-            pick = Whole() if data.held_out else Fraction(0.05, 0.95)
+            pick = Whole() if data.held_out else Fraction(0.05, 0.95, spare=True)
             some = Context(pick, group=data.target_source)
             given = {
                 name: some if name.split(".")[0] == data.target_source else Context(Whole())
@@ -276,11 +276,14 @@ class Sampler:
             chosen = []
             for i, draw in enumerate(luck(of.group or of.name)):
                 rows = self._available(of, moments[i])
-                if of.group is None:
-                    picked = of.pick.choose(of.source, rows.usable, draw)
-                else:
-                    picked = rows.complete(of.pick.choose(of.source, rows.allowed, draw))
-                if of.source is self._target.source:
+                own = of.source is self._target.source
+                picked = of.pick.choose(
+                    of.source, rows.usable if of.group is None else rows.allowed, draw
+                )
+                if own and of.pick.spare:
+                    picked = _sparing(picked, found[i][1].usable, of_batch)
+                picked = picked if of.group is None else rows.complete(picked)
+                if own:
                     seen[i] = np.concatenate([seen[i], picked])
                 chosen.append(Chosen(picked, rows.at(picked, of), moments[i]))
             context[of.name] = chosen
@@ -326,3 +329,10 @@ class Sampler:
 
 def _without(rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return rows[~np.isin(rows, seen)] if len(seen) else rows
+
+
+def _sparing(picked: np.ndarray, wanted: np.ndarray, luck: float) -> np.ndarray:
+    """All that was picked, but one that is wanted where nothing else would be left of those."""
+    if not len(wanted) or len(_without(wanted, picked)):
+        return picked
+    return picked[picked != wanted[int(luck * len(wanted))]]

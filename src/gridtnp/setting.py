@@ -6,6 +6,7 @@ have the same names; then `sampler` and `assembler` make the model's tasks of th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,10 @@ class ContextSet(Part):
 
 
 class Setting(Part):
-    """Windows and names are those of `Sampler`; `target` holds `"source.variable"` names."""
+    """Windows and names are those of `Sampler`; `target` holds `"source.variable"` names.
+
+    `west` is where the circle of longitudes is cut.
+    """
 
     coordinates: tuple[str, ...]
     contexts: dict[str, ContextSet]
@@ -45,6 +49,7 @@ class Setting(Part):
     target_window: str = NOW
     lead: str = "0h"
     every: str | None = None
+    west: float = -180.0
 
     @classmethod
     def of(
@@ -72,8 +77,24 @@ class Setting(Part):
                 for name, source in data.sources.items()
                 for v in source.variables
             },
+            west=data.west,
             **times,
         )
+
+    def view(self, data: Dataset) -> Dataset:
+        """Data as the model sees them: longitudes cut where they were when it was trained."""
+        features = (*self.statics, *self.computed)
+        given = (*data.statics, *data.computed)
+        if given != features:
+            raise ValueError(
+                f"The data must have the features that the model was trained with, "
+                f"{list(features)}, got {list(given)}; give them in this order: static=, features=."
+            )
+        if data.west == self.west:
+            return data
+        turned = copy.copy(data)
+        turned.west = self.west
+        return turned
 
     @property
     def target_source(self) -> str:
@@ -95,7 +116,7 @@ class Setting(Part):
         Where nothing is picked, the context is everything if the targets are held out; else it is a
         random part of the target's own source and all of the others.
         """
-        own = Whole() if data.held_out else Fraction(0.05, 0.95)
+        own = Whole() if data.held_out else Fraction(0.05, 0.95, spare=True)
         context = {}
         for name, held in self.contexts.items():
             mine = held.source == self.target_source
@@ -103,7 +124,7 @@ class Setting(Part):
             group = held.source if mine else None
             context[name] = Context(pick, window=held.window, of=held.of, group=group)
         return Sampler(
-            data,
+            self.view(data),
             context,
             window=self.window,
             target_window=self.target_window,
@@ -115,4 +136,4 @@ class Setting(Part):
         )
 
     def assembler(self, data: Dataset, normaliser: Normaliser) -> Assembler:
-        return Assembler(data, self.coordinates, normaliser)
+        return Assembler(self.view(data), self.coordinates, normaliser)

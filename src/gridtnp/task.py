@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
@@ -104,7 +104,7 @@ class PointSet:
     def permuted(self, order: Int[Tensor, "batch n"]) -> PointSet:
         """The same points in another order, each batch element in its own."""
         pick = [
-            None if v is None else v.take_along_dim(order if v.ndim == 2 else order[..., None], 1)
+            None if v is None else in_order(v, order)
             for v in (self.x, self.y, self.mask, self.features)
         ]
         return PointSet(*pick)  # pyright: ignore[reportArgumentType]
@@ -148,6 +148,13 @@ class PointSet:
         ]
         mask = torch.cat([fill(m) for m in masks])
         return PointSet(torch.cat([fill(s.x) for s in sets]), join("y"), mask, join("features"))
+
+
+def in_order(values: Shaped[Tensor, "batch n *d"], order: Int[Tensor, "batch n"]) -> Tensor:
+    """Rows in another order. (`take_along_dim` would fix their number in an exported graph.)"""
+    if values.ndim == 2:
+        return values.gather(1, order)
+    return values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,187 +1,100 @@
-"""A training loop that can be killed at any moment and goes on where it was.
+"""The training loop: readable, on `accelerate`, and killed at any moment it goes on where it was.
 
-Everything that the next step depends on is in the checkpoint: weights, the optimiser's moments and
-the number of steps taken. Tasks are numbered, so that the stream goes on with the right one.
+Tasks are numbered, so that the stream goes on with the right one. The same loop serves one process
+and many, data sets and synthetic tasks.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from accelerate import Accelerator
 
+from gridtnp.checkpoints import Files
+from gridtnp.interruption import Interruption
 from gridtnp.model import NeuralProcess
-from gridtnp.optimisers import OptimiserName, optimisers_for
+from gridtnp.processes import together
+from gridtnp.recipes import Recipe
+from gridtnp.sharing import points_of
 from gridtnp.task import Task
-
-STATE = ("step", "exp_avg", "exp_avg_sq", "momentum")
-"""What optimisers remember of a weight."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train: the optimiser, a learning rate over time, clipped gradients.
-
-    The defaults are the paper's. `schedule="cosine"` warms up over a twentieth of the steps and
-    then falls to zero.
-    """
-
-    steps: int
-    batch: int = 8
-    rate: float = 5e-4
-    schedule: Literal["constant", "cosine"] = "constant"
-    clip: float = 0.5
-    weight_decay: float = 0.01
-    optimiser: OptimiserName = "adamw"
-
-    def rate_at(self, step: int) -> float:
-        if self.schedule == "constant":
-            return self.rate
-        warm_up = max(1, self.steps // 20)
-        rest = max(0, step - warm_up) / max(1, self.steps - warm_up)
-        return self.rate * min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * rest)))
+from gridtnp.trainee import Trainee
 
 
 @dataclass(frozen=True)
 class Progress:
-    """After a step: how many, the mean loss since the last report, seconds of training in all."""
+    """After a step: how many, the mean loss since the last report, seconds of training in all,
+    points per second, and where it was validated the log-likelihood per target.
+    """
 
     step: int
     loss: float
     seconds: float
+    speed: float = math.nan
+    validation: float | None = None
+    best: float | None = None
 
 
 def train(
-    model: NeuralProcess,
+    network: NeuralProcess,
     tasks: Callable[[int], Iterator[Task]],
     recipe: Recipe,
-    folder: Path,
+    files: Files | Path | None,
     *,
+    validation: Sequence[Task] = (),
+    columns: Mapping[str, Sequence[str]] | None = None,
+    accelerator: Accelerator | None = None,
     report: Callable[[Progress], None] = lambda _: None,
     report_every: int = 100,
     save_every: int = 1000,
 ) -> Progress:
-    """Train to the end of the recipe, from the checkpoint in `folder` if there is one.
+    """Train to the end of the recipe, from the last checkpoint in `files` if there is one.
 
-    `tasks(n)` gives the stream from its n-th batch on.
+    `tasks(n)` gives the stream from its n-th batch on, the same one in every process; `columns`
+    names the variables of sources for messages. In the end the network has the weights that were
+    best on the `validation` tasks, or without any the last ones.
     """
-    optimisers = optimisers_for(
-        model, recipe.optimiser, rate=recipe.rate, weight_decay=recipe.weight_decay
-    )
-    checkpoint = folder / "checkpoint.safetensors"
-    step, seconds = 0, 0.0
-    if checkpoint.exists():
-        step, seconds = load_checkpoint(checkpoint, model, optimisers, recipe)
-    model.train()
-    progress = Progress(step, math.nan, seconds)
-    total, since = torch.zeros(()), step
-    before = time.perf_counter()
-    stream = tasks(step)
-    while step < recipe.steps:
-        loss = model.loss(next(stream))
-        model.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        for optimiser in optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = recipe.rate_at(step)
-            optimiser.step()
-        step += 1
-        total = total + loss.detach()
-        if step % report_every == 0 or step == recipe.steps:
-            mean = total.item() / (step - since)
-            if not math.isfinite(mean):
-                raise ValueError(
-                    f"The loss is no longer a number at step {step}; the last good weights are in "
-                    f"{checkpoint}. Try a lower learning rate than {recipe.rate:g}."
-                )
-            progress = Progress(step, mean, seconds + time.perf_counter() - before)
-            report(progress)
-            total, since = torch.zeros(()), step
-        if step % save_every == 0 or step == recipe.steps:
-            now = seconds + time.perf_counter() - before
-            save_checkpoint(checkpoint, model, optimisers, recipe, step, now)
-    stream_close = getattr(stream, "close", None)
-    if stream_close is not None:
-        stream_close()
-    model.eval()
+    files = Files.beside(files) if isinstance(files, Path) else files
+    run = Trainee(network, recipe, files, accelerator or Accelerator())
+    if files is not None and files.last.exists():
+        run.load(files.last)
+    state = run.state
+    progress = Progress(state.step, math.nan, state.seconds, best=state.best)
+    stream = tasks(state.step)
+    # nothing here may disturb the random numbers of whoever calls
+    with torch.random.fork_rng(), Interruption() as interrupted, together():
+        run.restore_luck()
+        losses, points, since = torch.zeros((), device=run.device), 0, state.step
+        mark = time.perf_counter()
+        begun = mark - state.seconds
+        while state.step < recipe.steps and not state.stopped:
+            task = next(stream)
+            losses += run.step(task, columns or {})
+            points += points_of(task)
+            ends, score = state.step == recipe.steps, None
+            if validation and (state.step % recipe.validate_every == 0 or ends):
+                score = run.validate(validation)
+                run.judge(score)
+            now = time.perf_counter()
+            state.seconds = now - begun
+            stop = run.anyone(bool(interrupted))
+            ends = ends or state.stopped
+            if score is not None or state.step % report_every == 0 or ends or stop:
+                mean, speed = run.total(losses) / (state.step - since), points / (now - mark)
+                progress = Progress(state.step, mean, state.seconds, speed, score, state.best)
+                report(progress)
+                losses, points, since, mark = torch.zeros_like(losses), 0, state.step, now
+            if state.step % save_every == 0 or ends or stop:
+                run.save()
+            if stop and not ends:
+                run.hand_over()
+                raise KeyboardInterrupt(run.stopped_at())
+        run.hand_over()
+    close = getattr(stream, "close", None)
+    if close is not None:
+        close()
     return progress
-
-
-def save_checkpoint(
-    path: Path,
-    model: NeuralProcess,
-    optimisers: Sequence[torch.optim.Optimizer],
-    recipe: Recipe,
-    step: int,
-    seconds: float,
-) -> None:
-    """Whole or not at all: a kill while writing leaves the one before."""
-    tensors = {f"model.{name}": t.contiguous() for name, t in model.state_dict().items()}
-    for name, p in model.named_parameters():
-        for optimiser in optimisers:
-            for key, value in optimiser.state.get(p, {}).items():
-                tensors[f"{key}.{name}"] = torch.as_tensor(value).contiguous()
-    about = {"recipe": json.dumps(asdict(recipe)), "step": str(step), "seconds": str(seconds)}
-    write_tensors(path, tensors, about)
-
-
-def load_checkpoint(
-    path: Path,
-    model: NeuralProcess,
-    optimisers: Sequence[torch.optim.Optimizer],
-    recipe: Recipe,
-) -> tuple[int, float]:
-    """Set the model and its optimisers back to where they were; the steps and seconds so far."""
-    tensors, about = read_tensors(path)
-    before = json.loads(about["recipe"])
-    if before != asdict(recipe):
-        changed = [k for k, v in asdict(recipe).items() if before.get(k) != v]
-        raise ValueError(
-            f"{path} was made with another recipe ({', '.join(changed)} differ); train into "
-            "another folder or remove it."
-        )
-    model.load_state_dict(weights_of(tensors))
-    names = {p: name for name, p in model.named_parameters()}
-    for optimiser in optimisers:
-        for group in optimiser.param_groups:
-            for p in group["params"]:
-                found = {key: tensors.get(f"{key}.{names[p]}") for key in STATE}
-                optimiser.state[p] = {key: t for key, t in found.items() if t is not None}
-    return int(about["step"]), float(about["seconds"])
-
-
-def weights_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The model's part of a checkpoint."""
-    prefix = "model."
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    """A safetensors file, written beside its place and then moved there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        save_file(tensors, temporary, metadata=about)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    with safe_open(path, "pt") as file:
-        return {k: file.get_tensor(k) for k in file.keys()}, file.metadata() or {}  # noqa: SIM118

@@ -18,8 +18,10 @@ from gridtnp.reproduce.gp import NAMES, SCALES, run_larger, run_row, scale_for
 from gridtnp.reproduce.report import write_report
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m gridtnp.reproduce", description=__doc__)
+def main(
+    arguments: Sequence[str] | None = None, program: str = "python -m gridtnp.reproduce"
+) -> None:
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("experiment", choices=["gp"])
     parser.add_argument("--scale", choices=list(SCALES), default="cpu")
     parser.add_argument("--rows", nargs="*", default=list(NAMES), metavar="ROW")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ import torch
 from rich.console import Console
 
 from gridtnp.build import build_model
+from gridtnp.checkpoints import read_tensors, weights_of
 from gridtnp.config import (
     CNN,
     CNPConfig,
@@ -44,9 +44,11 @@ from gridtnp.grid import Axis, Grid
 from gridtnp.kernels import SquaredExponential
 from gridtnp.model import NeuralProcess
 from gridtnp.presets import preset
+from gridtnp.recipes import Recipe
+from gridtnp.runs import commit
 from gridtnp.synthetic import Draw, GaussianProcess, Process, RankLimitedProcess, draw_at, stream
 from gridtnp.task import Task
-from gridtnp.training import Progress, Recipe, read_tensors, train, weights_of
+from gridtnp.training import Progress, train
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
 NAMES = {
@@ -265,17 +267,6 @@ def run_row(
     }
     (folder / "result.json").write_text(json.dumps(result) + "\n")
     return result
-
-
-def commit() -> str:
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
 
 
 def run_larger(

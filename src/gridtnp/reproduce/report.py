@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from gridtnp.build import build_model
+from gridtnp.checkpoints import read_tensors, weights_of
+from gridtnp.recipes import Recipe
 from gridtnp.reproduce.gp import NAMES, Scale, configuration, unseen
 from gridtnp.synthetic import SOURCE, Draw
-from gridtnp.training import Recipe, read_tensors, weights_of
 
 
 def write_report(out: Path) -> list[Path]:

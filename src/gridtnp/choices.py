@@ -1,0 +1,263 @@
+"""What `GriddedTNP.for_data` decides: a grid, a network and a recipe from the data, with reasons.
+
+Every decision can be made by the user instead, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+
+from gridtnp.config import (
+    Cell,
+    Embedded,
+    Fourier,
+    GriddedConfig,
+    Harmonics,
+    ModelConfig,
+    Neighbour,
+    Part,
+    PseudoToken,
+    Raw,
+    Swin,
+)
+from gridtnp.dataset import Dataset
+from gridtnp.errors import require_known
+from gridtnp.grid import Grid
+from gridtnp.gridding import extent_of, make_grid, require_overlap, spans_time, time_axis
+from gridtnp.layers import Positions
+from gridtnp.normalisation import Normaliser
+from gridtnp.recipes import RECIPES, Recipe, recipe
+from gridtnp.sampling import NOW
+from gridtnp.setting import Setting
+from gridtnp.sharing import count
+from gridtnp.task import Task
+
+Size = Literal["tiny", "small", "medium", "large"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a model of a size is; `cells` is the most that its grid may have."""
+
+    dim: int
+    heads: int
+    layers: int
+    cells: int
+    recipe: str
+
+
+SIZES: dict[str, Scale] = {
+    "tiny": Scale(32, 4, 2, 256, "quick"),
+    "small": Scale(64, 4, 3, 1024, "default"),
+    "medium": Scale(128, 8, 5, 8192, "default"),
+    "large": Scale(256, 8, 8, 32768, "default"),
+}
+"""`medium` is about the paper's."""
+YEAR = 8766.0
+
+
+class Choices(Part):
+    """What may be said about a model of some data; None leaves it to the data.
+
+    `grid` or else `cell` (degrees of latitude) say where its grid points are, `window` how many of
+    them attend to each other along each axis. Observations reach from `context_window` around a
+    task's time, targets from `target_window` around `lead` later, tasks are `every` so often.
+    """
+
+    size: Size = "tiny"
+    grid: Grid | None = None
+    cell: PositiveFloat | None = None
+    window: tuple[PositiveInt, ...] | None = None
+    dim: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    layers: PositiveInt | None = None
+    neighbours: PositiveInt | tuple[PositiveInt, ...] | None = None
+    positions: Positions | None = None
+    fusion: Literal["single", "multi"] | None = None
+    min_noise: float | None = None
+    recipe: str | None = None
+    context_window: str = NOW
+    target_window: str = NOW
+    lead: str = "0h"
+    every: str | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """All that a model of the data needs, why it is so, and one of its batches."""
+
+    config: ModelConfig
+    setting: Setting
+    normaliser: Normaliser
+    recipe: Recipe
+    reasons: tuple[tuple[str, str, str], ...]
+    task: Task = field(repr=False)
+
+    def __str__(self) -> str:
+        width = max(len(what) for what, _, _ in self.reasons)
+        lines = [f"GriddedTNP to predict {', '.join(self.setting.target)}"]
+        lines += [f"  {what:<{width}}  {chosen}: {why}" for what, chosen, why in self.reasons]
+        return "\n".join(lines)
+
+
+def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) -> Decision:
+    """Choices for a training part; a `config` of one's own replaces those about the network."""
+    require_known(choices.size, SIZES, "A size of a model is known by name")
+    scale = SIZES[choices.size]
+    chosen = choices.recipe or scale.recipe
+    require_known(chosen, RECIPES, "A recipe is known by name")
+    made = recipe(chosen)
+    setting = Setting.of(
+        train,
+        window=choices.context_window,
+        target_window=choices.target_window,
+        lead=choices.lead,
+        every=choices.every,
+    )
+    through_time = spans_time(setting)
+    if config is not None:
+        setting = setting.model_copy(update={"coordinates": config.coordinates})
+    elif choices.grid is not None:
+        setting = setting.model_copy(update={"coordinates": choices.grid.names})
+    elif through_time:
+        setting = setting.model_copy(update={"coordinates": ("time", "lat", "lon")})
+    normaliser = Normaliser.fit(train)
+    sampler = setting.sampler(train, normaliser, batch=made.batch)
+    require_overlap(train, setting, sampler)
+    task = sampler.draw(0)
+    _require_variety(setting, normaliser, task)
+    reasons: list[tuple[str, str, str]] = []
+    if config is None:
+        config = _network(train, setting, choices, scale, task, reasons)
+    else:
+        _require_fit(config, train, setting)
+        reasons.append(("network", "as given", "its own configuration, the data's variables"))
+    units = [setting.units.get(name) or "no units" for name in setting.target]
+    spread = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(setting.target), units, strict=True)]
+    reasons += [
+        ("normalisation", f"by {', '.join(spread)}", "mean and spread of the training part alone"),
+        ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
+        ("recipe", chosen, f"{made.steps:,} steps of {made.batch} tasks, {made.optimiser}"),
+    ]
+    return Decision(config, setting, normaliser, made, tuple(reasons), task)
+
+
+def _network(
+    train: Dataset,
+    setting: Setting,
+    choices: Choices,
+    scale: Scale,
+    task: Task,
+    reasons: list[tuple[str, str, str]],
+) -> ModelConfig:
+    own = [n for n, held in setting.contexts.items() if held.source == setting.target_source]
+    points = max(count(task.context[name]) for name in own) if own else 0
+    points = (points + count(task.target)) / task.target.batch
+    extent = extent_of(train)
+    grid, why = choices.grid, "as given"
+    side = 8 if scale.cells > 1024 and points > 2000 else 4
+    if choices.window is not None:
+        side = choices.window[-1]
+    if grid is None:
+        time = time_axis(train, setting) if "time" in setting.coordinates else None
+        grid = make_grid(
+            extent, points, most=scale.cells, window=side, cell=choices.cell, time=time
+        )
+        held = points / (grid.axis("lat").size * grid.axis("lon").size)
+        why = f"covers {extent}; {held:.2g} of about {points:,.0f} observations of a task in a cell"
+        why += ", around the globe" if extent.goes_around else ""
+    shape = " × ".join(f"{a.size} {a.name}" for a in grid.axes)
+    cells = " × ".join(f"{a.step:.3g}{' h' if a.name == 'time' else '°'}" for a in grid.axes)
+    reasons.append(("grid", f"{shape}, cells of {cells}", why))
+    window = choices.window or tuple(_window(a.size, side) for a in grid.axes)
+    near = choices.neighbours or tuple(min(3, a.size) for a in grid.axes)
+    everywhere = any(grid.periodic) and choices.size in ("medium", "large")
+    positions: Positions = choices.positions or ("absolute" if everywhere else "relative")
+    several = len({held.source for held in setting.contexts.values()}) > 1
+    fusion = choices.fusion or ("multi" if several else "single")
+    dim, heads = choices.dim or scale.dim, choices.heads or scale.heads
+    layers = choices.layers or scale.layers
+    reasons += [
+        ("windows", " × ".join(map(str, window)), "they divide the grid and shift by half"),
+        (
+            "places",
+            positions,
+            "what is learned in one cell holds in all"
+            if positions == "relative"
+            else "there are enough data to learn each region by itself",
+        ),
+        (
+            "fusion",
+            fusion,
+            "each source has a grid of its own first"
+            if fusion == "multi"
+            else "all observations share one grid",
+        ),
+        ("width", f"{dim} with {heads} heads, {layers} layers", f"size {choices.size!r}"),
+    ]
+    if train.feature_names:
+        reasons.append(("features", ", ".join(train.feature_names), "known at every place"))
+    return ModelConfig(
+        coordinates=grid.names,
+        features=train.feature_names,
+        sources={name: len(held.variables) for name, held in setting.contexts.items()},
+        dim_y=len(setting.target),
+        tokens=_tokens(grid, train.feature_names, positions),
+        architecture=GriddedConfig(
+            grid=grid,
+            grid_encoder=PseudoToken(),
+            fusion=fusion,
+            processor=Swin(layers=layers, window=window),
+            decoder=Neighbour(neighbours=near),
+            positions=positions,
+        ),
+        dim=dim,
+        heads=heads,
+        min_noise=0.01 if choices.min_noise is None else choices.min_noise,
+    )
+
+
+def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embedded:
+    parts: list[Fourier | Harmonics | Raw | Cell] = [Cell(of=grid.names)]
+    if positions == "absolute":
+        parts.append(Harmonics())
+    plain = tuple(name for name in features if name != "hours")
+    if plain:
+        parts.append(Raw(of=plain))
+    if "hours" in features:  # since 1970: waves from an hour to a year, as in the paper
+        parts.append(Fourier(of=("hours",), per_column=10, shortest=1.0, longest=YEAR))
+    return Embedded(embedding=tuple(parts))
+
+
+def _window(size: int, side: int) -> int:
+    """The largest whole part of an axis that is no longer than `side`."""
+    return max(d for d in range(1, min(size, side) + 1) if size % d == 0)
+
+
+def _require_variety(setting: Setting, normaliser: Normaliser, task: Task) -> None:
+    assert task.target.y is not None
+    for i, name in enumerate(setting.target):
+        if normaliser.std[name] == 1.0 and torch.all(task.target.y[..., i].abs() < 1e-6):
+            raise ValueError(
+                f"A target must vary to be learned, but {name} is {normaliser.mean[name]:g} "
+                "everywhere in the training part; choose another target."
+            )
+
+
+def _require_fit(config: ModelConfig, train: Dataset, setting: Setting) -> None:
+    wanted = {name: len(held.variables) for name, held in setting.contexts.items()}
+    pairs = (
+        ("sources", dict(config.sources), wanted),
+        ("features", config.features, train.feature_names),
+        ("outputs", config.dim_y, len(setting.target)),
+    )
+    for what, found, needed in pairs:
+        if found != needed:
+            raise ValueError(
+                f"A configuration must have the {what} of the data, {needed}, got {found}; adapt "
+                f"it with config.model_copy(update=...)."
+            )

@@ -1,0 +1,151 @@
+"""Models on disk: weights in safetensors, everything else in JSON, whole and self-contained.
+
+model.safetensors   weights
+normaliser.json     the size of every variable
+config.json         network, setting, format number, checksums of all three
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gridtnp.build import build_model
+from gridtnp.checkpoints import read_tensors, write_tensors, write_text
+from gridtnp.config import ModelConfig
+from gridtnp.model import NeuralProcess
+from gridtnp.normalisation import Normaliser
+from gridtnp.setting import Setting
+from gridtnp.version import __version__
+
+FORMAT = 1
+"""Raised when older versions can no longer read what is written."""
+WEIGHTS, NORMALISER, CONFIG = "model.safetensors", "normaliser.json", "config.json"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a model consists of."""
+
+    config: ModelConfig
+    setting: Setting
+    normaliser: Normaliser
+    network: NeuralProcess
+
+
+def save(model: Contents, folder: str | os.PathLike[str]) -> Path:
+    """Write a model; one that is there already is replaced when the new one is whole."""
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _is_model(path))):
+        raise ValueError(
+            f"A model needs a folder of its own, but {path} holds something else; choose another "
+            "name."
+        )
+    fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        _write(model, fresh)
+        if path.exists():
+            os.replace(path, old)
+        os.replace(fresh, path)
+    finally:
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+    return path
+
+
+def load(folder: str | os.PathLike[str]) -> Contents:
+    """Read a model from its own folder or from that of a run."""
+    path = Path(folder)
+    if not _is_model(path) and _is_model(path / "model"):
+        path = path / "model"
+    if not _is_model(path):
+        raise ValueError(_why_not(path))
+    record = _read(path / CONFIG)
+    if not isinstance(record.get("format"), int):
+        raise ValueError(f"{path / CONFIG} must be that of a model, but it has no format number.")
+    if record["format"] > FORMAT:
+        raise ValueError(
+            f"{path} must be of format {FORMAT} or older, but it is of {record['format']}, written "
+            f"by gridtnp {record.get('gridtnp', '?')}; update gridtnp."
+        )
+    sums = record.pop("sha256", {})
+    found = {CONFIG: _digest(json.dumps(record, sort_keys=True).encode())}
+    for name in (WEIGHTS, NORMALISER):
+        if not (path / name).is_file():
+            raise ValueError(
+                f"A model must have a file {name}, but {path} has none; copy it again."
+            )
+        found[name] = _digest((path / name).read_bytes())
+    for name, checksum in found.items():
+        if sums.get(name) != checksum:
+            raise ValueError(
+                f"{path / name} must be as it was saved, but its checksum differs: it was cut "
+                "short or changed; copy or save the model again."
+            )
+    config = ModelConfig.model_validate(record["config"])
+    network = build_model(config)
+    network.load_state_dict(read_tensors(path / WEIGHTS)[0])
+    return Contents(
+        config,
+        Setting.model_validate(record["setting"]),
+        Normaliser.from_json(path / NORMALISER),
+        network.eval(),
+    )
+
+
+def _write(model: Contents, folder: Path) -> None:
+    weights = {name: value.cpu() for name, value in model.network.state_dict().items()}
+    write_tensors(folder / WEIGHTS, weights, {})
+    model.normaliser.to_json(folder / NORMALISER)
+    record = {
+        "format": FORMAT,
+        "gridtnp": __version__,
+        "config": model.config.model_dump(mode="json"),
+        "setting": model.setting.model_dump(mode="json"),
+    }
+    sums = {name: _digest((folder / name).read_bytes()) for name in (WEIGHTS, NORMALISER)}
+    sums[CONFIG] = _digest(json.dumps(record, sort_keys=True).encode())
+    write_text(folder / CONFIG, json.dumps(record | {"sha256": sums}, indent=2) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"{path} must be that of a model, but it cannot be read: it was cut short or changed; "
+            "copy or save the model again."
+        )
+    return found
+
+
+def _is_model(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def _why_not(path: Path) -> str:
+    if not path.exists():
+        return f"A model must be a folder that `save` or `fit` has made, but {path} does not exist."
+    if (path / "config.yaml").is_file():
+        return (
+            f"A run must have ended to be loaded, but {path} has no model yet; go on with "
+            f"fit(..., out={str(path)!r}, resume=True)."
+        )
+    return (
+        f"A model must be a folder that `save` or `fit` has made, but {path} has no {CONFIG}; "
+        "give the folder of a model or of a run."
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
