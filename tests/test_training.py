@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from gridtnp import Axis, Grid, ModelConfig, Task, build_model
+from gridtnp.checkpoints import read_tensors, weights_of, write_tensors
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
 from gridtnp.kernels import SquaredExponential
-from gridtnp.synthetic import GaussianProcess, stream
-from gridtnp.checkpoints import read_tensors, weights_of, write_tensors
 from gridtnp.recipes import Recipe
+from gridtnp.synthetic import GaussianProcess, stream
 from gridtnp.training import train
 
 PROCESS = GaussianProcess(
