@@ -50,7 +50,7 @@ def spread(
         )
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     # as a whole, because its parts call each other by other ways than `forward`
-    fully_shard(shell.to(accelerator.device), mesh=mesh)
+    fully_shard(shell.to(accelerator.device), mesh=mesh, reshard_after_forward=True)
     return shell, make_optimisers(shell.network, recipe)
 
 
