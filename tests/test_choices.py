@@ -189,9 +189,13 @@ def test_a_target_that_cannot_be_learned_is_told() -> None:
         GriddedTNP.for_data(train, quiet=True)
 
 
-def test_an_unknown_size_is_told() -> None:
-    with pytest.raises(ValueError, match=r"size"):
-        GriddedTNP.for_data(dataset(), "tinny", quiet=True)  # pyright: ignore[reportArgumentType]
+def test_unknown_names_are_told() -> None:
+    with pytest.raises(ValueError, match=r"size of a model .* got 'tinny'; did you mean 'tiny'"):
+        Choices(size="tinny")
+    with pytest.raises(ValueError, match=r"recipe is known by name.* did you mean 'quick'"):
+        Choices(recipe="quik")
+    with pytest.raises(ValueError, match=r"layer"):
+        Choices.model_validate({"layer": 3})
 
 
 def test_estimates_read_well() -> None:

@@ -33,6 +33,7 @@ def test_a_graph_is_the_network_at_sizes_it_was_not_made_with(
                 torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_graph_that_differs_is_not_kept(
     model: GriddedTNP, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
