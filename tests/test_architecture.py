@@ -32,8 +32,16 @@ LEVELS = [
     ["presets"],
     ["setting"],
     # training and models on disk
-    ["recipes", "checkpoints", "interruption", "sharing", "suspects", "muon",
-        "optimisers", "processes"],
+    [
+        "recipes",
+        "checkpoints",
+        "interruption",
+        "sharing",
+        "suspects",
+        "muon",
+        "optimisers",
+        "processes",
+    ],
     ["trainee", "training", "estimates", "gridding", "choices", "saving", "exporting"],
     ["runs", "watching", "fitting"],
     # predictions

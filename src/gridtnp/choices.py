@@ -5,11 +5,12 @@ Every decision can be made by the user instead, by name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt, field_validator
 
 from gridtnp.config import (
     Cell,
@@ -58,6 +59,8 @@ SIZES: dict[str, Scale] = {
 }
 """`medium` is about the paper's."""
 YEAR = 8766.0
+DRAWS = 4
+"""Batches that are looked at."""
 
 
 class Choices(Part):
@@ -68,7 +71,7 @@ class Choices(Part):
     task's time, targets from `target_window` around `lead` later, tasks are `every` so often.
     """
 
-    size: Size = "tiny"
+    size: str = "tiny"
     grid: Grid | None = None
     cell: PositiveFloat | None = None
     window: tuple[PositiveInt, ...] | None = None
@@ -84,6 +87,19 @@ class Choices(Part):
     target_window: str = NOW
     lead: str = "0h"
     every: str | None = None
+
+    @field_validator("size")
+    @classmethod
+    def _known_size(cls, value: str) -> str:
+        require_known(value, SIZES, "A size of a model is known by name")
+        return value
+
+    @field_validator("recipe")
+    @classmethod
+    def _known_recipe(cls, value: str | None) -> str | None:
+        if value is not None:
+            require_known(value, RECIPES, "A recipe is known by name")
+        return value
 
 
 @dataclass(frozen=True)
@@ -106,10 +122,8 @@ class Decision:
 
 def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) -> Decision:
     """Choices for a training part; a `config` of one's own replaces those about the network."""
-    require_known(choices.size, SIZES, "A size of a model is known by name")
     scale = SIZES[choices.size]
     chosen = choices.recipe or scale.recipe
-    require_known(chosen, RECIPES, "A recipe is known by name")
     made = recipe(chosen)
     setting = Setting.of(
         train,
@@ -128,11 +142,11 @@ def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) 
     normaliser = Normaliser.fit(train)
     sampler = setting.sampler(train, normaliser, batch=made.batch)
     require_overlap(train, setting, sampler)
-    task = sampler.draw(0)
-    _require_variety(setting, normaliser, task)
+    tasks = [sampler.draw(index) for index in range(DRAWS)]
+    _require_variety(setting, normaliser, tasks)
     reasons: list[tuple[str, str, str]] = []
     if config is None:
-        config = _network(train, setting, choices, scale, task, reasons)
+        config = _network(train, setting, choices, scale, tasks, reasons)
     else:
         _require_fit(config, train, setting)
         reasons.append(("network", "as given", "its own configuration, the data's variables"))
@@ -143,7 +157,7 @@ def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) 
         ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
         ("recipe", chosen, f"{made.steps:,} steps of {made.batch} tasks, {made.optimiser}"),
     ]
-    return Decision(config, setting, normaliser, made, tuple(reasons), task)
+    return Decision(config, setting, normaliser, made, tuple(reasons), tasks[0])
 
 
 def _network(
@@ -151,12 +165,10 @@ def _network(
     setting: Setting,
     choices: Choices,
     scale: Scale,
-    task: Task,
+    tasks: Sequence[Task],
     reasons: list[tuple[str, str, str]],
 ) -> ModelConfig:
-    own = [n for n, held in setting.contexts.items() if held.source == setting.target_source]
-    points = max(count(task.context[name]) for name in own) if own else 0
-    points = (points + count(task.target)) / task.target.batch
+    points = observations(setting, tasks)
     extent = extent_of(train)
     grid, why = choices.grid, "as given"
     side = 8 if scale.cells > 1024 and points > 2000 else 4
@@ -221,6 +233,13 @@ def _network(
     )
 
 
+def observations(setting: Setting, tasks: Sequence[Task]) -> float:
+    """How many of the target's source a task has, context and targets together."""
+    own = [n for n, held in setting.contexts.items() if held.source == setting.target_source]
+    seen = [max((count(t.context[n]) for n in own), default=0) + count(t.target) for t in tasks]
+    return sum(seen) / sum(t.target.batch for t in tasks)
+
+
 def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embedded:
     parts: list[Fourier | Harmonics | Raw | Cell] = [Cell(of=grid.names)]
     if positions == "absolute":
@@ -238,10 +257,10 @@ def _window(size: int, side: int) -> int:
     return max(d for d in range(1, min(size, side) + 1) if size % d == 0)
 
 
-def _require_variety(setting: Setting, normaliser: Normaliser, task: Task) -> None:
-    assert task.target.y is not None
+def _require_variety(setting: Setting, normaliser: Normaliser, tasks: Sequence[Task]) -> None:
+    values = torch.cat([t.target.y.flatten(0, 1) for t in tasks if t.target.y is not None])
     for i, name in enumerate(setting.target):
-        if normaliser.std[name] == 1.0 and torch.all(task.target.y[..., i].abs() < 1e-6):
+        if normaliser.std[name] == 1.0 and bool((values[:, i].abs() < 1e-6).all()):
             raise ValueError(
                 f"A target must vary to be learned, but {name} is {normaliser.mean[name]:g} "
                 "everywhere in the training part; choose another target."

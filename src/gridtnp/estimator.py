@@ -146,13 +146,16 @@ class GriddedTNP:
         picks: Mapping[str, Pick] | None = None,
         trackers: Sequence[Tracker] = (),
         workers: int = 1,
+        shard: bool = False,
         quiet: bool = False,
     ) -> GriddedTNP:
         """Train on tasks of `train`, keep what was best on `val`.
 
         `recipe` is a `Recipe` or the name of one; `minutes` sets its number of steps by the speed
         of this machine. `out` is a folder for everything the run leaves behind; `resume` goes on
-        with the run that is there. `picks` says which observations are context.
+        with the run that is there. `picks` says which observations are context, `workers` how many
+        threads prepare tasks. Of several processes, each has a copy of the network, or with `shard`
+        a part of it.
         """
         from gridtnp.fitting import fit
 
@@ -168,6 +171,7 @@ class GriddedTNP:
             picks=picks,
             trackers=trackers,
             workers=workers,
+            shard=shard,
             quiet=quiet,
         )
         return self

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker, get_available_trackers
 from accelerate.utils import broadcast_object_list
 
@@ -18,6 +17,7 @@ from gridtnp.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.estimates import estimate
 from gridtnp.picks import Pick
+from gridtnp.processes import processes
 from gridtnp.recipes import Recipe, read_recipe, recipe
 from gridtnp.runs import RunFolder
 from gridtnp.sampling import Sampler
@@ -45,6 +45,7 @@ def fit(
     picks: Mapping[str, Pick] | None = None,
     trackers: Sequence[Tracker] = (),
     workers: int = 1,
+    shard: bool = False,
     quiet: bool = False,
 ) -> Progress:
     """Train the model's network in place; see `GriddedTNP.fit`."""
@@ -55,8 +56,9 @@ def fit(
         if isinstance(tracker, str):
             known = [str(t) for t in get_available_trackers()]
             require_known(tracker, known, "A tracker must be one that is installed here")
-    accelerator = Accelerator(log_with=list(trackers) or None, project_dir=out)
+    accelerator = processes(trackers, out)
     run, begun = _folder(out, resume)
+    accelerator.wait_for_everyone()  # before the first one writes there
     if begun and run is not None:
         run.require_same_data(data)
         wanted = _recipe_to_go_on_with(run, model, wanted, recipe, minutes, seed)
@@ -91,6 +93,7 @@ def fit(
                 validation=validation,
                 columns=_columns(model),
                 accelerator=accelerator,
+                shard=shard,
                 report=report,
                 report_every=min(100, max(1, wanted.steps // 200)),
                 save_every=min(wanted.validate_every, 500),

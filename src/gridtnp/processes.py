@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from gridtnp.optimisers import make_optimisers
+from gridtnp.recipes import Recipe
 from gridtnp.sharing import SummedLoss
 
 
+def processes(
+    trackers: Sequence[Any] = (), folder: str | os.PathLike[str] | None = None
+) -> Accelerator:
+    """All processes that were started together, by `accelerate launch` or `torchrun`.
+
+    Without being told that there is nothing but processors, it would take each for the only one.
+    """
+    cpu = not torch.accelerator.is_available()
+    return Accelerator(cpu=cpu, log_with=list(trackers) or None, project_dir=folder)
+
+
 def spread(
-    accelerator: Accelerator, shell: SummedLoss, optimisers: Sequence[Optimizer]
+    accelerator: Accelerator, shell: SummedLoss, recipe: Recipe, sharded: bool
 ) -> tuple[torch.nn.Module, list[Optimizer]]:
     """The network and its optimisers on their devices: copied to every process, or in shards."""
-    if accelerator.distributed_type == DistributedType.FSDP:
-        plugin = accelerator.state.fsdp_plugin
-        if plugin.fsdp_version != 2:
-            raise ValueError(
-                f"Sharded training needs version 2 of FSDP, got {plugin.fsdp_version}; start it "
-                "with `accelerate launch --use_fsdp --fsdp_version 2`."
-            )
-        if any(isinstance(o, torch.optim.Muon) for o in optimisers):
-            raise ValueError(
-                'Sharded training needs optimiser="adamw", got "muon", whose steps need whole '
-                "matrices."
-            )
-        # the parts of a network call each other by other ways than `forward`
-        plugin.auto_wrap_policy = None
-    shell, *wrapped = accelerator.prepare(shell, *optimisers)
-    return shell, wrapped
+    if not sharded:
+        shell, *optimisers = accelerator.prepare(shell, *make_optimisers(shell.network, recipe))
+        return shell, optimisers
+    if accelerator.num_processes == 1:
+        raise ValueError(
+            "A network can be in shards over several processes, but there is only one; start more "
+            "with `torchrun` or leave out shard=True."
+        )
+    if recipe.optimiser == "muon":
+        raise ValueError(
+            'A network in shards needs optimiser="adamw", got "muon", whose steps need whole '
+            "matrices."
+        )
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    # as a whole, because its parts call each other by other ways than `forward`
+    fully_shard(shell.to(accelerator.device), mesh=mesh, reshard_after_forward=True)
+    return shell, make_optimisers(shell.network, recipe)
 
 
 @contextmanager

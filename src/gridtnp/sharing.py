@@ -63,6 +63,7 @@ def count(points: PointSet) -> int:
 
 
 def _rows(points: PointSet, rows: slice) -> PointSet:
-    cut = [None if v is None else v[rows] for v in (points.x, points.y, points.mask)]
-    features = None if points.features is None else points.features[rows]
-    return PointSet(*cut, features)  # pyright: ignore[reportArgumentType]
+    y, mask, features = (
+        None if v is None else v[rows] for v in (points.y, points.mask, points.features)
+    )
+    return PointSet(points.x[rows], y, mask, features)

@@ -28,7 +28,7 @@ from gridtnp.checkpoints import (
     weights_of,
 )
 from gridtnp.model import NeuralProcess
-from gridtnp.optimisers import STATE, make_optimisers, restore, state_of
+from gridtnp.optimisers import STATE, restore, state_of
 from gridtnp.processes import like, spread, whole
 from gridtnp.recipes import Recipe
 from gridtnp.sharing import SummedLoss, share, targets_of
@@ -47,14 +47,14 @@ class Trainee:
     recipe: Recipe
     files: Files | None
     accelerator: Accelerator
+    sharded: bool = False
     state: State = field(default_factory=State)
     average: dict[str, Tensor] = field(default_factory=dict)
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shell = SummedLoss(copy.deepcopy(self.network), self.recipe.precision)
-        optimisers = make_optimisers(shell.network, self.recipe)
-        self.shell, self.optimisers = spread(self.accelerator, shell, optimisers)
+        self.shell, self.optimisers = spread(self.accelerator, shell, self.recipe, self.sharded)
         inner = self.accelerator.unwrap_model(self.shell)
         assert isinstance(inner, SummedLoss)
         self.trained = inner.network.train()

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from gridtnp.checkpoints import Files
 from gridtnp.interruption import Interruption
 from gridtnp.model import NeuralProcess
-from gridtnp.processes import together
+from gridtnp.processes import processes, together
 from gridtnp.recipes import Recipe
 from gridtnp.sharing import points_of
 from gridtnp.task import Task
@@ -48,6 +48,7 @@ def train(
     validation: Sequence[Task] = (),
     columns: Mapping[str, Sequence[str]] | None = None,
     accelerator: Accelerator | None = None,
+    shard: bool = False,
     report: Callable[[Progress], None] = lambda _: None,
     report_every: int = 100,
     save_every: int = 1000,
@@ -55,11 +56,12 @@ def train(
     """Train to the end of the recipe, from the last checkpoint in `files` if there is one.
 
     `tasks(n)` gives the stream from its n-th batch on, the same one in every process; `columns`
-    names the variables of sources for messages. In the end the network has the weights that were
+    names the variables of sources for messages; `shard` spreads weights and moments over
+    processes instead of copying them. In the end the network has the weights that were
     best on the `validation` tasks, or without any the last ones.
     """
     files = Files.beside(files) if isinstance(files, Path) else files
-    run = Trainee(network, recipe, files, accelerator or Accelerator())
+    run = Trainee(network, recipe, files, accelerator or processes(), shard)
     if files is not None and files.last.exists():
         run.load(files.last)
     state = run.state

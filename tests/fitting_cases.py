@@ -1,0 +1,62 @@
+"""A small dataset and a small model of it, for tests of fitting; run as a script, it fits.
+
+python fitting_cases.py FOLDER STEPS [--resume] [--slow SECONDS]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from weather import stations
+
+import gridtnp
+from gridtnp.dataset import Dataset
+from gridtnp.estimator import GriddedTNP
+from gridtnp.processes import processes
+from gridtnp.recipes import Recipe
+
+RECIPE = Recipe(24, 4, 1e-2, "cosine", optimiser="muon", ema=0.9, validate_every=6, accumulate=2)
+
+
+def dataset() -> Dataset:
+    table = stations(20, 24)
+    return Dataset({"gauges": table}, target="gauges.t2m", features=["day_of_year"])
+
+
+def parts() -> tuple[Dataset, Dataset, Dataset]:
+    return dataset().split(hold_out_stations=0.3)
+
+
+def small(train: Dataset) -> GriddedTNP:
+    return GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True)
+
+
+def environment() -> dict[str, str]:
+    """For fresh processes: this very source tree, and one thread each."""
+    paths = [Path(__file__).parent, Path(gridtnp.__file__).parent.parent]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
+
+
+def main(arguments: list[str]) -> None:
+    torch.set_num_threads(1)
+    folder, steps, resume = Path(arguments[0]), int(arguments[1]), "--resume" in arguments
+    recipe = replace(RECIPE, steps=steps)
+    if "--adamw" in arguments:
+        recipe = replace(recipe, optimiser="adamw")
+    train, val, _ = parts()
+    model = small(train)
+    if "--slow" in arguments:  # so that there is time to interrupt it
+        pause = float(arguments[arguments.index("--slow") + 1])
+        model.network.register_forward_pre_hook(lambda *_: time.sleep(pause))
+    print(f"{processes().num_processes} processes, {processes().distributed_type}", flush=True)
+    quiet, shard = "--quiet" in arguments, "--shard" in arguments
+    model.fit(train, val, recipe=recipe, out=folder, resume=resume, shard=shard, quiet=quiet)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
