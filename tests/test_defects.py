@@ -5,12 +5,9 @@ The numbers are those of the list of defects that the project keeps of earlier r
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -26,8 +23,11 @@ from gridtnp.grid_encoders import (
     SEKernel,
 )
 from gridtnp.grid_processors import SwinLayer, SwinProcessor
+from gridtnp.kernels import SquaredExponential
 from gridtnp.likelihoods import GaussianLikelihood
 from gridtnp.ops import vectorised
+from gridtnp.scoreboard import Evaluation, Prediction
+from gridtnp.synthetic import GaussianProcess, draw_at
 from gridtnp.task import TokenSet
 
 DOUBLE = torch.float64
@@ -269,23 +269,20 @@ def test_17_tiny_variances_have_finite_gradients() -> None:
     assert raw.grad.isfinite().all()
 
 
-def demo() -> ModuleType:
-    """The demo's module: the one place so far that draws Gaussian processes and scores models."""
-    path = Path(__file__).parent.parent / "experiments" / "demo.py"
-    spec = importlib.util.spec_from_file_location("demo", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["demo"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def functions(length_scale: float, context: int, targets: int) -> GaussianProcess:
+    return GaussianProcess(
+        box=((-1.0, 1.0),) * 2,
+        context=context,
+        targets=targets,
+        kernel=SquaredExponential(length_scale),
+        noise=0.1,
+    )
 
 
 def test_18_the_exact_answer_adds_variances_and_belongs_to_its_own_task() -> None:
-    process = demo().GaussianProcess(context=20, targets=5)
-    generator = torch.Generator().manual_seed(0)
-    for task in (process.draw(generator, 2), process.draw(generator, 2)):
-        seen, at = task.context["observations"], task.target.x.double()
+    process = functions(0.5, context=20, targets=5)
+    for draw in (draw_at(process, 0, index, 2) for index in range(2)):
+        seen, at = draw.task.context["observations"], draw.task.target.x.double()
         assert seen.y is not None
         x = seen.x.double()
 
@@ -295,14 +292,13 @@ def test_18_the_exact_answer_adds_variances_and_belongs_to_its_own_task() -> Non
         inverse = torch.linalg.inv(kernel(x, x) + 0.1**2 * torch.eye(20, dtype=DOUBLE))
         mean = kernel(at, x) @ inverse @ seen.y.double()
         inner = (kernel(at, x) @ inverse * kernel(at, x)).sum(-1, keepdim=True)
-        answer = process.posterior(task)
+        answer = draw.posterior()
         torch.testing.assert_close(answer.mean, mean, rtol=0, atol=1e-6)
         torch.testing.assert_close(answer.variance, 1 - inner + 0.1**2, rtol=0, atol=1e-6)
 
 
 def test_19_samples_have_the_whole_prior_variance_and_inputs_of_their_own() -> None:
-    process = demo().GaussianProcess(length_scale=0.1, context=200, targets=100)
-    task = process.draw(torch.Generator().manual_seed(0), 64)
+    task = draw_at(functions(0.1, context=200, targets=100), 0, 0, 64).task
     y = task.context["observations"].y
     assert y is not None
     assert y.square().mean().item() == pytest.approx(1 + 0.1**2, rel=0.05)
@@ -318,13 +314,19 @@ def test_20_grids_have_as_many_points_as_they_say_and_no_end_twice() -> None:
 
 
 def test_21_the_rmse_is_one_root_over_all_targets() -> None:
-    def zero(task: Task) -> torch.distributions.Normal:
-        return torch.distributions.Normal(torch.zeros_like(task.target.x[..., :1]), 1.0)
-
-    x = torch.zeros(1, 4, 2)
-    tasks = [Task({}, PointSet(x, torch.full((1, 4, 1), value))) for value in (0.0, 2.0)]
-    _, rmse = demo().score(zero, tasks)
-    assert rmse == pytest.approx(2.0**0.5)  # the mean of the two roots would be 1
+    times = np.repeat(np.array(["2020-01-01", "2020-01-02"], "datetime64[ms]"), 4)
+    evaluation = Evaluation(
+        variables={"t": None},
+        time=times,
+        station=np.tile(["A", "B", "C", "D"], 2),
+        lat=np.tile(np.arange(4.0), 2),
+        lon=np.tile(np.arange(4.0), 2),
+        observed=np.repeat([0.0, 2.0], 4)[:, None],
+        forecasts={"model": Prediction(np.zeros((8, 1)), np.ones((8, 1)))},
+        split="two days",
+    )
+    rmse = evaluation.to_dataframe()["rmse"].item()
+    assert rmse == pytest.approx(2.0**0.5)  # the mean of the two days' roots would be 1
 
 
 def test_22_building_and_predicting_leave_the_global_random_state_alone() -> None:

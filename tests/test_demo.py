@@ -4,12 +4,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import xarray as xr
+
+import gridtnp as gt
+
 DEMO = Path(__file__).parent.parent / "experiments" / "demo.py"
 
 
-def test_the_demo_trains_and_prints_its_table() -> None:
-    command = [sys.executable, str(DEMO), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+def test_the_demo_leaves_scores_maps_and_a_model(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    command = [sys.executable, str(DEMO), "--out", str(out), "--steps", "12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
-    for words in ("Swin-TNP", "CNP", "log-likelihood"):
+    for words in ("kriging-drift", "CRPS", "stations never seen", f"Everything is in {out}"):
         assert words in done.stdout
+    for name in ("map", "errors", "pit", "coverage", "training"):
+        assert (out / "plots" / f"{name}.png").stat().st_size > 10_000
+    assert (out / "eval" / "scores.csv").exists()
+    with xr.open_dataset(out / "map.nc") as field:
+        assert field["tmax_mean"].shape == (119, 205)
+    assert gt.GriddedTNP.load(out).setting.target == ("stations.tmax",)

@@ -21,7 +21,6 @@ EXTRAS = {
     "io": ("dask", "h5netcdf", "netCDF4", "pyarrow", "zarr"),
     "grib": ("cfgrib", "eccodes"),
     "plots": ("matplotlib",),
-    "baselines": ("gpytorch",),
 }
 GB = 1e9
 

@@ -25,7 +25,7 @@ from gridtnp.grid import Grid
 from gridtnp.layers import Positions
 from gridtnp.model import NeuralProcess
 from gridtnp.normalisation import Normaliser
-from gridtnp.output import Answer, Places
+from gridtnp.output import Places
 from gridtnp.picks import Pick
 from gridtnp.prediction import CHUNK
 from gridtnp.recipes import Recipe
@@ -204,7 +204,7 @@ class GriddedTNP:
         overwrite: bool = False,
         chunk: int = CHUNK,
         progress: bool = True,
-    ) -> Answer | Path:
+    ) -> Any:
         """Means, spreads, quantiles and support at any places, in the form of the question.
 
         `context` is a dataset, a part of one (`test.at("1995-07-01")`), or fresh sources by name,
@@ -241,7 +241,7 @@ class GriddedTNP:
         to: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
         progress: bool = True,
-    ) -> Answer | Path:
+    ) -> Any:
         """So many fields that could have been, each coherent over all points of the question.
 
         Arguments are those of `predict`. `subset` points are drawn one after the other; see
