@@ -92,3 +92,9 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
 def test_text_is_replaced_whole(tmp_path: Path) -> None:
     write_text(tmp_path / "t.txt", "°C\n")
     assert (tmp_path / "t.txt").read_text(encoding="utf-8") == "°C\n"
+
+
+def test_others_may_read_what_they_may_read_here(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(2)}, {})
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode

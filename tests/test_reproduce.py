@@ -1,12 +1,24 @@
 """The experiment on Gaussian processes at its smallest scale, all rows, from the command line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gridtnp import ModelConfig, build_model
+from gridtnp.checkpoints import read_tensors
 from gridtnp.reproduce.__main__ import main
-from gridtnp.reproduce.gp import NAMES, PRESETS_OF_ROWS, SCALES, configuration
+from gridtnp.reproduce.gp import (
+    NAMES,
+    PRESETS_OF_ROWS,
+    SCALES,
+    configuration,
+    oracle_scores,
+    scores,
+    trained,
+    unseen,
+)
 from gridtnp.reproduce.report import gap, write_report
 
 
@@ -14,7 +26,7 @@ from gridtnp.reproduce.report import gap, write_report
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("gp")
     command = ["gp", "--scale", "smoke", "--length-scale", "0.5", "--larger", "1.5"]
-    main([*command, "--out", str(out)])
+    main([*command, "--keep", str(out / "kept"), "--out", str(out)])
     main([*command[:-2], "--data", "rank-limited", "--rows", "cnp", "--out", str(out)])
     return out / "smoke"
 
@@ -44,6 +56,24 @@ def test_a_finished_run_is_not_trained_again(folder: Path) -> None:
     command = ["gp", "--scale", "smoke", "--length-scale", "0.5", "--rows", "cnp"]
     main([*command, "--out", str(folder.parent)])
     assert checkpoint.stat().st_mtime_ns == before
+
+
+def test_weights_are_kept_with_what_they_belong_to(folder: Path) -> None:
+    weights, about = read_tensors(folder.parent / "kept" / "gp-0.5.safetensors")
+    network = build_model(ModelConfig.model_validate_json(about["config"]))
+    network.load_state_dict(weights)
+    result = json.loads((folder / "swin-tnp-pt-relative-0.5-exact" / "result.json").read_text())
+    assert about["commit"] == result["commit"]
+
+
+def test_the_model_in_the_box_is_close_to_the_exact_answer() -> None:
+    for half, context in ((3.0, 2500), (4.5, 5625)):
+        model, scale = trained(0.5, half), replace(SCALES["cpu"], half=half, context=context)
+        draws = unseen(scale.process(0.5, "exact"), 2)
+        gaps = [b - f for b, f in zip(oracle_scores(draws), scores(model, draws), strict=True)]
+        assert 0 < sum(gaps) / 2 < 0.05
+    with pytest.raises(ValueError, match=r"trained model is there for some .* got '0.7'"):
+        trained(0.7)
 
 
 def test_full_scale_is_the_papers() -> None:

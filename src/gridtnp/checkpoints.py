@@ -133,7 +133,10 @@ def replace_file(path: Path, write: Callable[[str], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:
+        temporary.touch()  # as everyone may read files here; some writers make private ones
+        mode = temporary.stat().st_mode
         write(str(temporary))
+        os.chmod(temporary, mode)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from rich.console import Console, RenderableType
 
 from gridtnp import scores
 from gridtnp.bootstrap import interval, resampled, time_blocks
+from gridtnp.checkpoints import replace_file, write_text
 from gridtnp.errors import require_known
 from gridtnp.reading import require_installed
 from gridtnp.verdict import MODEL, shown, verdict
@@ -141,17 +141,11 @@ class Evaluation:
         """Into `eval/` of a run's folder: scores.csv, per_station.parquet, calibration.json."""
         require_installed("pyarrow", "io", "Writing scores per station")
         place = Path(folder) / "eval"
-        place.mkdir(parents=True, exist_ok=True)
-        table = io.BytesIO()
-        self.per("station").to_parquet(table)
         calibration = json.dumps(self.calibration(), indent=2, allow_nan=False)
-        files = {
-            "scores.csv": self.to_dataframe().to_csv(index=False).encode(),
-            "per_station.parquet": table.getvalue(),
-            "calibration.json": (calibration + "\n").encode(),
-        }
-        for name, content in files.items():
-            _write(place / name, content)
+        table, stations = self.to_dataframe(), self.per("station")
+        replace_file(place / "scores.csv", lambda new: table.to_csv(new, index=False))
+        replace_file(place / "per_station.parquet", stations.to_parquet)
+        write_text(place / "calibration.json", f"{calibration}\n")
         return place
 
     def index(self, variable: str | None) -> int:
@@ -290,16 +284,3 @@ def _regions(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
 
 def _degrees(value: float, positive: str, negative: str) -> str:
     return f"{abs(value):.3g}{negative if value < 0 else positive}"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Beside its place, and then moved there."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from gridtnp.errors import require_known
-from gridtnp.reproduce.gp import NAMES, SCALES, run_larger, run_row, scale_for
+from gridtnp.reproduce.gp import NAMES, SCALES, keep, run_larger, run_row, scale_for
 from gridtnp.reproduce.report import write_report
 
 
@@ -39,6 +39,12 @@ def main(
         metavar="HALF",
         help="also predict on the squares [-HALF, HALF]², rows with relative positions only",
     )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="also write the weights of rows with relative positions here, to be used later",
+    )
     options = parser.parse_args(arguments)
     for row in options.rows:
         require_known(row, NAMES, "A row of the table is one of the model families")
@@ -53,6 +59,8 @@ def main(
             run_row(row, scale, length_scale, options.data, out, console)
             for half in options.larger if row.endswith("relative") else ():
                 run_larger(row, scale, length_scale, half, out)
+            if options.keep is not None and row.endswith("relative"):
+                keep(row, scale, length_scale, out, options.keep)
     for path in write_report(out):
         console.print(f"wrote {path}", highlight=False)
 

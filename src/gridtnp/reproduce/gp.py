@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 from gridtnp.build import build_model
-from gridtnp.checkpoints import read_tensors, weights_of
+from gridtnp.checkpoints import read_tensors, weights_of, write_tensors
 from gridtnp.config import (
     CNN,
     CNPConfig,
@@ -39,6 +39,7 @@ from gridtnp.config import (
     Values,
     ViT,
 )
+from gridtnp.demo import DATA
 from gridtnp.errors import require_known
 from gridtnp.grid import Axis, Grid
 from gridtnp.kernels import SquaredExponential
@@ -301,3 +302,31 @@ def run_larger(
     path = out / f"{row}-{length_scale:g}-exact" / f"larger-{half:g}.json"
     path.write_text(json.dumps(result) + "\n")
     return result
+
+
+def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
+    """The Swin-TNP with relative positions that comes with the package, trained on [-3, 3]².
+
+    It predicts on any square [-half, half]² whose sides are whole windows.
+    """
+    paths = {path.stem.removeprefix("gp-"): path for path in DATA.glob("gp-*.safetensors")}
+    require_known(f"{length_scale:g}", paths, "A trained model is there for some length-scales")
+    tensors, about = read_tensors(paths[f"{length_scale:g}"])
+    config = ModelConfig.model_validate_json(about["config"])
+    assert isinstance(config.architecture, GriddedConfig)
+    before = config.architecture.grid.axes
+    cells = [round(axis.size * half / 3.0) for axis in before]
+    pairs = zip(before, cells, strict=True)
+    grid = Grid(tuple(Axis.cells(axis.name, -half, half, size) for axis, size in pairs))
+    model = build_model(config.on(grid))
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def keep(row: str, scale: Scale, length_scale: float, out: Path, to: Path) -> None:
+    """A trained row as `trained` reads it: weights and configuration, nothing else."""
+    folder = out / f"{row}-{length_scale:g}-exact"
+    tensors, _ = read_tensors(folder / "checkpoint.safetensors")
+    trained_at = json.loads((folder / "result.json").read_text())["commit"]
+    about = {"config": configuration(row, scale).model_dump_json(), "commit": trained_at}
+    write_tensors(to / f"gp-{length_scale:g}.safetensors", weights_of(tensors), about)
