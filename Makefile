@@ -19,13 +19,16 @@ demo: $(READY)
 
 # The shape annotations are checked while testing. torch.compile cannot trace through those checks, so what is
 # marked "compiled" runs in a second go without them.
+# As many tests run at once as there are cores, with one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
 test: $(READY)
-	$(RUN) -m pytest -m "not slow and not compiled" --check-shapes --cov --cov-report=term
-	$(RUN) -m pytest -m "compiled and not slow"
+	$(PYTEST) -m "not slow and not compiled" --check-shapes --cov --cov-report=term
+	$(PYTEST) -m "compiled and not slow"
 
 test-all: $(READY)
-	$(RUN) -m pytest -m "not compiled" --check-shapes --cov --cov-report=term
-	$(RUN) -m pytest -m compiled
+	$(PYTEST) -m "not compiled" --check-shapes --cov --cov-report=term
+	$(PYTEST) -m compiled
 
 lint: $(READY)
 	$(RUN) -m ruff check .

@@ -16,6 +16,8 @@ LIMITS = {  # bytes
     "weather.nc": 3_000_000,
     "coastline.npz": 150_000,
     "stations.csv.gz": 150_000,
+    "gp-0.5.safetensors": 1_000_000,
+    "gp-0.1.safetensors": 1_000_000,
 }
 
 
