@@ -50,7 +50,7 @@ def main() -> None:
     field = model.predict(test.at(MONTH), at=terrain)
     gt.write(field, out / "map.nc", overwrite=True)
     names = {"observed": "tmax", "model_mean": "tmax_mean"}
-    unseen = evaluation.predictions().query("time == @MONTH").rename(columns=names)
+    unseen = evaluation.predictions().rename(columns=names)  # the map takes those of its month
     figures = {
         "map": plots.maps(field, "tmax", stations=unseen),
         "errors": plots.normalised_errors(evaluation),

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from test_scoreboard import evaluation
 
 from gridtnp import plots
+from gridtnp.training import Progress
 
 
 def prediction(lon: np.ndarray | None = None) -> xr.Dataset:
@@ -190,9 +192,8 @@ def test_a_forecast_without_a_spread_is_refused() -> None:
 def run(folder: Path, end: str = "") -> Path:
     lines = []
     for step in range(1, 101):
-        lines.append({"step": step, "loss": 1 / step, "rate": 1e-3, "seconds": step})
-        if step % 20 == 0:
-            lines.append({"step": step, "val_log_likelihood": 1 - (step - 60.0) ** 2})
+        score = 1 - (step - 60.0) ** 2 if step % 20 == 0 else None
+        lines.append(asdict(Progress(step, 1 / step, step, 1e3, score)))
     text = "\n".join(map(json.dumps, lines)) + "\n" + end
     (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
     return folder

@@ -26,11 +26,11 @@ def training(run: str | os.PathLike[str]) -> matplotlib.figure.Figure:
     lines = _read(path)
     series = {
         key: np.array([(line["step"], line[key]) for line in lines if line.get(key) is not None])
-        for key in ("loss", "val_log_likelihood")
+        for key in ("loss", "validation")
     }
     if not len(series["loss"]):
         raise ValueError(f"{str(path)!r} must hold steps of training, but there are none yet.")
-    figure, axes = row(2 if len(series["val_log_likelihood"]) else 1, 0.7)
+    figure, axes = row(2 if len(series["validation"]) else 1, 0.7)
     step, loss = series["loss"].T
     smooth = _smooth(loss)
     axes[0].plot(step, loss, color=COLOURS[0], alpha=0.3, linewidth=0.8)
@@ -40,7 +40,7 @@ def training(run: str | os.PathLike[str]) -> matplotlib.figure.Figure:
     axes[0].set_ylim(min(rest.min(), np.quantile(loss, 0.02)) - room, rest.max() + room)
     axes[0].set(xlabel="step", ylabel="loss (negative log-likelihood)", title="training")
     if len(axes) > 1:
-        step, score = series["val_log_likelihood"].T
+        step, score = series["validation"].T
         best = int(np.argmax(score))
         axes[1].plot(step, score, color=COLOURS[1], marker="o", markersize=3, linewidth=1.4)
         axes[1].plot(step[best], score[best], marker="*", markersize=12, color="black")
