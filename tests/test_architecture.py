@@ -43,7 +43,7 @@ LEVELS = [
         "processes",
     ],
     ["trainee", "training", "estimates", "gridding", "choices", "saving", "exporting"],
-    ["runs", "watching", "fitting"],
+    ["moving", "runs", "watching", "fitting"],
     # predictions
     ["view", "prediction", "joint"],
     # judging

@@ -6,16 +6,20 @@ The run's folder, the display and trackers hang on the loop of `training.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 from accelerate.tracking import GeneralTracker, get_available_trackers
 from accelerate.utils import broadcast_object_list
 
+from gridtnp.background import prepared
+from gridtnp.config import GriddedConfig
 from gridtnp.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.estimates import estimate
+from gridtnp.moving import moved
 from gridtnp.picks import Pick
 from gridtnp.processes import processes
 from gridtnp.recipes import Recipe, read_recipe, recipe
@@ -28,6 +32,8 @@ from gridtnp.watching import Display
 
 VALIDATION = 64
 """Tasks to validate with: all times of the validation part, or so many of them at random."""
+MOVES = 1
+"""Random numbers of their own for moving tasks."""
 Tracker = str | GeneralTracker
 """`"tensorboard"`, `"wandb"`, … or one of your own."""
 
@@ -87,7 +93,7 @@ def fit(
         with Display(wanted.steps, quiet=quiet or not main) as display:
             done = train(
                 model.network,
-                lambda start: sampler.stream(start, workers=workers),
+                lambda start: prepared(_maker(model, sampler, seed), start, workers=workers),
                 wanted,
                 None if run is None else run.files,
                 validation=validation,
@@ -108,6 +114,16 @@ def fit(
         save(model, run.model)
     accelerator.wait_for_everyone()
     return done
+
+
+def _maker(model: Contents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
+    """What makes the training task of a number."""
+    a = model.config.architecture
+    if not isinstance(a, GriddedConfig) or a.positions == "absolute":
+        return sampler.draw
+    return lambda index: moved(
+        sampler.draw(index), a.grid, np.random.default_rng([seed, index, MOVES])
+    )
 
 
 def validation_tasks(model: Contents, val: Dataset, batch: int = 8) -> list[Task]:
