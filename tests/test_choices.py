@@ -203,4 +203,4 @@ def test_estimates_read_well() -> None:
         Estimate(1000, 12 * 2**20, 1.0, 1800)
     )
     assert "2.0 GB of memory and about 5 hours" in str(Estimate(1000, 2 * 2**30, 10.0, 1800))
-    assert "less than a minute" in str(Estimate(1000, 2**20, 0.001, 1800))
+    assert "and less than a minute" in str(Estimate(1000, 2**20, 0.001, 1800))

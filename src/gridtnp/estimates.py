@@ -34,11 +34,11 @@ class Estimate:
     def __str__(self) -> str:
         memory = self.bytes / 2**20
         size = f"{memory:,.0f} MB" if memory < 1024 else f"{memory / 1024:,.1f} GB"
-        minutes = "less than a minute" if self.minutes < 1 else f"{self.minutes:,.0f} minutes"
+        minutes = "less than a minute" if self.minutes < 1 else f"about {self.minutes:,.0f} minutes"
         if self.minutes >= 120:
-            minutes = f"{self.minutes / 60:,.0f} hours"
+            minutes = f"about {self.minutes / 60:,.0f} hours"
         return (
-            f"{self.parameters:,} parameters, about {size} of memory and about {minutes} for "
+            f"{self.parameters:,} parameters, about {size} of memory and {minutes} for "
             f"{self.steps:,} steps"
         )
 
