@@ -13,10 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from gridtnp.grid import Grid
+from gridtnp.recompute import added
 
 
 class Embedding(nn.Module, ABC):
@@ -149,6 +151,21 @@ class InputEmbedding(nn.Module):
         self.mix = nn.Linear(sum(part.features for _, part in parts), dim)
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n dz"]:
-        features = [part(x[..., list(c)]) for c, part in zip(self.columns, self.parts, strict=True)]
+        return self.mix(self.features(x))
+
+    def into(
+        self, linear: nn.Linear, features: Float[Tensor, "*n f"], values: Float[Tensor, "*n dy"]
+    ) -> Float[Tensor, "*n out"]:
+        """What `linear` makes of (embedding, values): two linear maps in a row are one."""
+        dim = self.mix.out_features
+        place, rest = linear.weight[:, :dim], linear.weight[:, dim:]
+        bias = torch.addmv(linear.bias, place, self.mix.bias)
+        hidden = F.linear(features, place @ self.mix.weight, bias)
+        return added(hidden, F.linear(values.to(hidden.dtype), rest)) if len(rest.T) else hidden
+
+    def features(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
+        """What is mixed."""
+        pairs = zip(self.columns, self.parts, strict=True)
+        features = [part(x[..., list(columns)]) for columns, part in pairs]
         joined = features[0] if len(features) == 1 else torch.cat(features, -1)
-        return self.mix(joined.to(self.mix.weight.dtype))
+        return joined.to(self.mix.weight.dtype)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from gridtnp import ops
 from gridtnp.grid import Grid
 from gridtnp.layers import AttentionBlock
-from gridtnp.recompute import recomputed
 from gridtnp.task import TokenSet
 
 
@@ -74,16 +73,10 @@ class PseudoTokenGridEncoder(GridEncoder):
         key, known = self.block.keys_values(pseudo_tokens)
         logit = (query * key).sum(-1) * query.shape[-1] ** -0.5
         for tokens in pieces:
-            arguments = (tokens, query, logit, known)
-            known, logit = recomputed(tokens.z.numel(), self._add, *arguments)
+            cell, valid = cells_of(tokens, self.grid, self.width)
+            keys_values = self.block.keys_values(tokens.z)
+            known, logit = ops.cell_attention(query, *keys_values, logit, known, cell, valid)
         return self.block.update(pseudo_tokens, known).unflatten(1, self.grid.shape)
-
-    def _add(
-        self, tokens: TokenSet, query: Tensor, logit: Tensor, known: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        cell, valid = cells_of(tokens, self.grid, self.width)
-        keys_values = self.block.keys_values(tokens.z)
-        return ops.cell_attention(query, *keys_values, logit, known, cell, valid)
 
 
 class MeanGridEncoder(GridEncoder):

@@ -9,7 +9,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gridtnp.recompute import rowwise
+from gridtnp.recompute import added, parts, rowwise
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An op with its geometry bound:
@@ -82,7 +82,7 @@ class AttentionBlock(nn.Module):
         assert isinstance(last, nn.Linear)
 
         def body(x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-            x = x + self.out(attended)
+            x = added(self.out(attended), x)
             hidden = x
             for step in first:
                 hidden = step(hidden)
@@ -95,7 +95,7 @@ class AttentionBlock(nn.Module):
     def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         """What `weight` makes of the normed tokens: queries, keys or values, head by head."""
         z = rowwise(lambda x: (self.norm(x), None), (x,), [*self.norm.parameters()], weight)
-        return z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)).unbind(-3)
+        return parts(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
 
 
 def module_name(source: str) -> str:

@@ -21,7 +21,6 @@ from gridtnp.grid import Grid
 from gridtnp.grid_decoders import GridDecoder
 from gridtnp.grid_processors import GridProcessor
 from gridtnp.likelihoods import Likelihood
-from gridtnp.recompute import recomputed
 from gridtnp.task import PointSet, Task, TokenSet, in_order
 from gridtnp.tokens import TokenEncoder
 
@@ -149,22 +148,18 @@ class GriddedNetwork(NeuralProcess):
         return self.decoder.prepare(self.processor(u))  # keys and values of every layer
 
     def decode(self, encoding: list[Any], target: PointSet) -> Distribution:
-        pieces = [target] if torch.is_grad_enabled() else in_pieces(target)
-        raw = [self._raw(encoding, piece) for piece in pieces]
+        raw = [self._raw(encoding, piece) for piece in in_pieces(target)]
         return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
 
     def _tokens(self, source: str, points: PointSet) -> Iterable[TokenSet]:
         """Pieces of (batch, n, dz), one after the other."""
-        size = self.tokens.dim * points.batch * points.n
         for piece in in_pieces(points):
-            yield recomputed(size, self.tokens, source, piece.permuted(self._order(piece)))
+            yield self.tokens(source, piece.permuted(self._order(piece)))
 
     def _raw(self, encoding: list[Any], target: PointSet) -> Tensor:
         """What the likelihood needs at some targets."""
         order = self._order(target)
-        size = self.tokens.dim * target.batch * target.n
-        tokens = recomputed(size, self.tokens.targets, target.permuted(order))
-        z = self.decoder(tokens, encoding)  # (batch, n, dz)
+        z = self.decoder(self.tokens.targets(target.permuted(order)), encoding)  # (batch, n, dz)
         return in_order(self.likelihood.head(z), order.argsort(1))
 
     def _order(self, points: PointSet) -> Tensor:
@@ -174,8 +169,10 @@ class GriddedNetwork(NeuralProcess):
 
 
 def in_pieces(points: PointSet) -> list[PointSet]:
-    """Few enough points at a time to stay in the cache."""
-    if torch.compiler.is_compiling():
+    """Few enough points at a time to stay in the cache; all at once where a backward pass needs
+    them all.
+    """
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return [points]
     size = max(PIECE // points.batch, 1)
     return [points.select(slice(i, i + size)) for i in range(0, max(points.n, 1), size)]

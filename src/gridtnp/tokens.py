@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gridtnp.embeddings import InputEmbedding
 from gridtnp.layers import mlp, module_name
+from gridtnp.recompute import rowwise
 from gridtnp.task import PointSet, TokenSet
 
 
@@ -62,22 +63,36 @@ class EmbeddedTokenEncoder(TokenEncoder):
 
     def forward(self, source: str, points: PointSet) -> TokenSet:
         assert points.y is not None
-        place = self.embedding(locations(points))
-        parts = [place, points.y.to(place.dtype)]
+        values = points.y
         if source == self.shared_with:
-            parts.append(place.new_zeros((*place.shape[:-1], 1)))
-        return TokenSet(
-            points.x, self.sources[module_name(source)](torch.cat(parts, -1)), points.mask
-        )
+            values = torch.cat([values, torch.zeros_like(values[..., :1])], -1)
+        return self._tokens(self.sources[module_name(source)], points, values)
 
     def targets(self, points: PointSet) -> TokenSet:
-        place = self.embedding(locations(points))
         if self.target is not None:
-            return TokenSet(points.x, self.target(place), points.mask)
+            return self._tokens(self.target, points, points.x[..., :0])
         assert self.shared_with is not None
-        values = place.new_zeros((*place.shape[:-1], self.dims_y[self.shared_with]))
-        flag = place.new_ones((*place.shape[:-1], 1))
-        z = self.sources[module_name(self.shared_with)](torch.cat([place, values, flag], -1))
+        flag = torch.ones_like(points.x[..., :1])
+        values = flag.new_zeros((*flag.shape[:-1], self.dims_y[self.shared_with]))
+        perceptron = self.sources[module_name(self.shared_with)]
+        return self._tokens(perceptron, points, torch.cat([values, flag], -1))
+
+    def _tokens(self, perceptron: nn.Module, points: PointSet, values: Tensor) -> TokenSet:
+        assert isinstance(perceptron, nn.Sequential)
+        first, *middle, last = perceptron
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
+
+        def body(features: Tensor, values: Tensor) -> tuple[Tensor, None]:
+            hidden = self.embedding.into(first, features, values)
+            for step in middle:
+                hidden = step(hidden)
+            return hidden, None
+
+        features = self.embedding.features(locations(points))
+        modules = (self.embedding.mix, first, *middle)
+        weights = [p for module in modules for p in module.parameters()]
+        z = rowwise(body, (features, values), weights, last.weight, last.bias)
         return TokenSet(points.x, z, points.mask)
 
 

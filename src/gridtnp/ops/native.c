@@ -159,6 +159,54 @@ INLINE void scale_by(float *y, const float a, const int size) {
     for (; d < size; d++) y[d] *= a;
 }
 
+/* ---- several threads add to rows that others may want, too ------------------------------------------- */
+
+#define SHARES 4 /* so many at most: a share may need as much memory again */
+
+/* Where the shares of a list of entries add to: `rows` rows of `row` floats at `sum`, the entry e to row at[e].
+ * A share has sums of its own for the rows from its lowest up to `own`, where an earlier share may write, and
+ * adds to the rest directly. Entries in the order of their rows have few such rows between them. */
+typedef struct {
+    float *sum, *apart;
+    int64_t first, last, low, own, row;
+} Share;
+
+INLINE float *row_of(const Share *share, int64_t r) {
+    return r < share->own ? share->apart + (r - share->low) * share->row : share->sum + r * share->row;
+}
+
+/* `n` entries, `k` at a time, are shared out; returns how many shares there are. */
+static int64_t share_out(
+    Share *shares, int64_t n, int64_t k, const int64_t *at, const uint8_t *valid, float *sum, int64_t row
+) {
+    const int64_t threads = omp_get_max_threads(), count = threads < SHARES ? threads : SHARES;
+    int64_t taken = 0; /* rows below it may be written by an earlier share */
+    for (int64_t s = 0; s < count; s++) {
+        int64_t low = INT64_MAX, high = 0;
+        const int64_t first = n * s / count, last = n * (s + 1) / count;
+        for (int64_t e = first * k; e < last * k; e++) {
+            if (valid && !valid[e]) continue;
+            if (at[e] < low) low = at[e];
+            if (at[e] >= high) high = at[e] + 1;
+        }
+        const int64_t own = low < taken ? (high < taken ? high : taken) : 0;
+        float *apart = own ? calloc((own - low) * row, sizeof(float)) : NULL;
+        shares[s] = (Share){sum, apart, first, last, low, own, row};
+        taken = high > taken ? high : taken;
+    }
+    return count;
+}
+
+static void bring_together(Share *shares, int64_t count) {
+    for (int64_t s = 0; s < count; s++) {
+        const Share share = shares[s];
+        #pragma omp parallel for schedule(static)
+        for (int64_t r = share.low; r < share.own; r++)
+            add_scaled(share.sum + r * share.row, share.apart + (r - share.low) * share.row, 1.0f, share.row);
+        free(share.apart);
+    }
+}
+
 /* ---- every query attends to the rows at its own indices ------------------------------------------ */
 
 /* The weights of one query's neighbours, all heads side by side, neighbour after neighbour; times `inverse`
@@ -240,22 +288,19 @@ void neighbour_forward(
 }
 
 INLINE void neighbour_backward_sized(
-    int64_t n, int64_t k, int64_t heads, int64_t rows, const float *query, int64_t query_stride, const float *key,
+    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
-    float *key_grad, float *value_grad, float *bias_grad, float scale, const int size
+    float *row_grad, float *bias_grad, float scale, const int size
 ) {
-    /* Many queries add to one row: every share of the queries has sums of its own until the end. */
-    const int64_t row = heads * size, room = per_head(heads), all_rows = rows * row;
-    const int64_t threads = omp_get_max_threads(), shares = threads < 4 ? threads : 4;
-    float *apart = shares > 1 ? calloc(2 * (shares - 1) * all_rows, sizeof(float)) : NULL;
+    const int64_t row = heads * size, room = per_head(heads);
+    Share shares[SHARES];
+    const int64_t count = share_out(shares, n, k, index, valid, row_grad, 2 * row);
     #pragma omp parallel for schedule(static)
-    for (int64_t share = 0; share < shares; share++) {
-        float *to_key = share ? apart + 2 * (share - 1) * all_rows : key_grad;
-        float *to_value = share ? to_key + all_rows : value_grad;
+    for (int64_t s = 0; s < count; s++) {
         float *weight = calloc((k + 3) * room, sizeof(float)), *inverse = weight + k * room;
         float *mean = inverse + room, *slope = mean + room;
-        for (int64_t i = n * share / shares; i < n * (share + 1) / shares; i++) {
+        for (int64_t i = shares[s].first; i < shares[s].last; i++) {
             const int64_t *at = index + i * k;
             const float *q = query + i * query_stride, *g = grad + i * row;
             float *dq = query_grad + i * row;
@@ -265,8 +310,12 @@ INLINE void neighbour_backward_sized(
             dots(mean, g, out + i * row, heads, 1.0f, size);
             memset(dq, 0, sizeof(float) * row);
             for (int64_t j = 0; j < k; j++) {
+                if (valid && !valid[i * k + j]) {
+                    if (bias_grad) memset(bias_grad + (i * k + j) * heads, 0, sizeof(float) * heads);
+                    continue;
+                }
                 const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
-                float *dx = to_key + at[j] * row, *dv = to_value + at[j] * row, *w = weight + j * room;
+                float *dx = row_of(&shares[s], at[j]), *dv = dx + row, *w = weight + j * room;
                 dots(slope, g, v, heads, 1.0f, size);
                 for (int64_t h = 0; h < room; h += W8) {
                     store(w + h, load(w + h) * load(inverse + h));
@@ -282,24 +331,17 @@ INLINE void neighbour_backward_sized(
         }
         free(weight);
     }
-    #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t share = 1; share < shares; share++) {
-            const float *from = apart + 2 * (share - 1) * all_rows + r * row;
-            add_scaled(key_grad + r * row, from, 1.0f, row);
-            add_scaled(value_grad + r * row, from + all_rows, 1.0f, row);
-        }
-    free(apart);
+    bring_together(shares, count);
 }
 
 void neighbour_backward(
-    int64_t n, int64_t k, int64_t heads, int64_t size, int64_t rows, const float *query, int64_t query_stride, const float *key,
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
-    float *key_grad, float *value_grad, float *bias_grad, float scale
+    float *row_grad, float *bias_grad, float scale
 ) {
-    #define CALL(S) neighbour_backward_sized(n, k, heads, rows, query, query_stride, key, key_stride, value, \
-        value_stride, index, valid, bias, out, grad, query_grad, key_grad, value_grad, bias_grad, scale, S)
+    #define CALL(S) neighbour_backward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
+        value_stride, index, valid, bias, out, grad, query_grad, row_grad, bias_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }
@@ -372,45 +414,49 @@ void cell_forward(
 INLINE void cell_backward_sized(
     int64_t n, int64_t k, int64_t heads, const float *query, const float *key, int64_t key_stride,
     const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
-    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *key_grad,
-    float *value_grad, float scale, const int size
+    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
+    float scale, const int size
 ) {
-    const int64_t row = (int64_t)heads * size;
-    const int threads = omp_get_max_threads(), shares = heads < threads ? heads : threads;
+    const int64_t row = heads * size, room = per_head(heads);
+    Share shares[SHARES];
+    const int64_t count = share_out(shares, n, k, cell, valid, query_grad, row);
     #pragma omp parallel for schedule(static)
-    for (int share = 0; share < shares; share++) {
-        const int first = heads * share / shares, last = heads * (share + 1) / shares;
-        for (int64_t e = 0; e < n * k; e++) {
-            if (valid && !valid[e]) continue;
-            const int64_t c = cell[e], p = e / k;
-            float weight[heads + W8];
-            for (int h = first; h < last; h++)
-                weight[h - first] =
-                    dot(query + c * row + h * size, key + p * key_stride + h * size, size) * scale
-                    - log_sum[c * heads + h];
-            exp_all(weight, 0.0f, last - first);
-            for (int h = first; h < last; h++) {
-                const float *q = query + c * row + h * size, *key_row = key + p * key_stride + h * size;
-                const float *g = grad + c * row + h * size;
-                const float w = weight[h - first];
-                const float s =
-                    w * (dot(g, value + p * value_stride + h * size, size) - mean[c * heads + h]) * scale;
-                add_scaled(value_grad + p * row + h * size, g, w, size);
-                add_scaled(key_grad + p * row + h * size, q, s, size);
-                add_scaled(query_grad + c * row + h * size, key_row, s, size);
+    for (int64_t s = 0; s < count; s++) {
+        float *weight = calloc(2 * room, sizeof(float)), *slope = weight + room;
+        for (int64_t p = shares[s].first; p < shares[s].last; p++) {
+            const float *x = key + p * key_stride, *v = value + p * value_stride;
+            float *dx = point_grad + 2 * p * row, *dv = dx + row;
+            memset(dx, 0, sizeof(float) * 2 * row);
+            for (int64_t e = p * k; e < (p + 1) * k; e++) {
+                if (valid && !valid[e]) continue;
+                const int64_t c = cell[e];
+                const float *q = query + c * row, *g = grad + c * row;
+                float *dq = row_of(&shares[s], c);
+                dots(weight, q, x, heads, scale, size);
+                for (int64_t h = 0; h < heads; h++) weight[h] -= log_sum[c * heads + h];
+                exp_all(weight, 0.0f, heads);
+                dots(slope, g, v, heads, 1.0f, size);
+                for (int64_t h = 0; h < heads; h++) {
+                    const float w = weight[h], d = w * (slope[h] - mean[c * heads + h]) * scale;
+                    add_scaled(dv + h * size, g + h * size, w, size);
+                    add_scaled(dx + h * size, q + h * size, d, size);
+                    add_scaled(dq + h * size, x + h * size, d, size);
+                }
             }
         }
+        free(weight);
     }
+    bring_together(shares, count);
 }
 
 void cell_backward(
     int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, const float *key, int64_t key_stride,
     const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
-    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *key_grad,
-    float *value_grad, float scale
+    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
+    float scale
 ) {
     #define CALL(S) cell_backward_sized(n, k, heads, query, key, key_stride, value, value_stride, cell, \
-                                        valid, log_sum, grad, mean, query_grad, key_grad, value_grad, scale, S)
+                                        valid, log_sum, grad, mean, query_grad, point_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }

@@ -133,15 +133,15 @@ class _NeighbourAttention(torch.autograd.Function):
         query, key, value, rows, valid, bias, out = ctx.saved_tensors
         batch, n, heads, size = out.shape
         query_grad = out.new_empty(out.shape)
-        key_grad, value_grad = out.new_zeros(2, *key.shape)
+        row_grad = out.new_zeros(*key.shape[:2], 2, heads, size)  # keys and values side by side
         bias_grad = None if bias is None else torch.empty_like(bias)
-        sizes = (batch * n, rows.shape[-1], heads, size, batch * key.shape[1])
+        sizes = (batch * n, rows.shape[-1], heads, size)
         tokens = (*_at(query), *_at(key), *_at(value), rows, valid, bias)
-        grads = (query_grad, key_grad, value_grad, bias_grad)
+        grads = (query_grad, row_grad, bias_grad)
         _call("neighbour_backward", *sizes, *tokens, out, grad.contiguous(), *grads, size**-0.5)
         if bias_grad is not None:
             bias_grad = bias_grad.sum_to_size(ctx.bias_shape)
-        return query_grad, key_grad, value_grad, None, None, bias_grad
+        return query_grad, *row_grad.unbind(2), None, None, bias_grad
 
 
 class _CellAttention(torch.autograd.Function):
@@ -181,16 +181,18 @@ class _CellAttention(torch.autograd.Function):
         grad = grad.contiguous()
         mean = (grad * out).sum(-1) - log_sum_grad
         query_grad = torch.zeros_like(query)
-        key_grad, value_grad = out.new_zeros(2, *key.shape)
+        point_grad = out.new_empty(*key.shape[:2], 2, heads, size)  # keys and values side by side
         tokens = (query, *_at(key), *_at(value), rows, valid)
         sizes = (batch * n, rows.shape[-1], heads, size)
-        grads = (query_grad, key_grad, value_grad)
-        _call("cell_backward", *sizes, *tokens, log_sum, grad, mean, *grads, size**-0.5)
+        _call(
+            "cell_backward",
+            *(*sizes, *tokens, log_sum, grad, mean, query_grad, point_grad, size**-0.5),
+        )
         weight = (own_logit - log_sum).exp()
         own_logit_grad = weight * ((grad * own_value).sum(-1) - mean)
         own_value_grad = (weight.unsqueeze(-1) * grad).sum_to_size(own_value.shape)
         own_grads = (own_logit_grad.sum_to_size(own_logit.shape), own_value_grad)
-        return *grads, *own_grads, None, None
+        return query_grad, *point_grad.unbind(2), *own_grads, None, None
 
 
 class _WindowAttention(torch.autograd.Function):

@@ -109,7 +109,7 @@ class Scale:
 SCALES = {
     "smoke": Scale(0.75, 60, 40, 8, 4, 16, 2, 1, Recipe(6, 2, 1e-3, "cosine"), 2),
     "cpu": Scale(
-        3.0, 2500, 1000, 32, 8, 64, 4, 3, Recipe(3_000, 2, 5e-3, "cosine", optimiser="muon"), 64
+        3.0, 2500, 4000, 32, 8, 64, 4, 3, Recipe(3_000, 2, 1e-2, "cosine", optimiser="muon"), 64
     ),
     "full": Scale(6.0, 10_000, 1_000, 64, 8, 128, 8, 5, Recipe(500_000, 8), 1_000, pool=20_000),
 }
