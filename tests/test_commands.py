@@ -90,6 +90,32 @@ def test_fit_leaves_a_run_behind(capsys: pytest.CaptureFixture[str]) -> None:
     assert record == {"run": "runs/exp"}
 
 
+def test_fit_says_what_it_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "fit", "exp.yaml", *FEW, "--train.optimiser=adamw", "--out", "runs/told")
+    assert "recipe         as given: 3 steps of 2 tasks, adamw" in text
+    assert "for 3 steps" in text
+    assert "600 steps" not in text
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And what is in it stays as it was."""
+    before = Path("runs/exp/experiment.yaml").read_text()
+    for other, sentence in (
+        (["--train.steps", "9"], "holds one already"),
+        (["--train.steps", "9", "--resume"], "another recipe (steps differ)"),
+        (["--out", "exp.yaml/sub"], "A new run needs a folder"),
+        (["--out", "exp.yaml", "--resume"], "A run must be a folder that `fit` has made"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["fit", "exp.yaml", *FEW, *other])
+        told = capsys.readouterr()
+        assert sentence in told.err
+        assert "--resume" in other or told.out == ""
+    assert Path("runs/exp/experiment.yaml").read_text() == before
+
+
 def test_evaluate_prints_and_keeps_scores(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "evaluate", "runs/exp", "--baselines", "nearest", "--limit", "3")
     assert "CRPS" in text

@@ -130,6 +130,9 @@ def test_what_cannot_go_on_is_refused(run: Path, tmp_path: Path) -> None:
         fit(run)
     with pytest.raises(ValueError, match=r"another recipe \(steps differ\)"):
         fit(run, resume=True, recipe=replace(SHORT, steps=7))
+    with pytest.raises(ValueError, match=r"another recipe \(steps, .* or leave the recipe out"):
+        fit(run, resume=True, recipe="quick")
+    fit(run, resume=True, recipe=None)  # as the sentence says: the run's own
     with pytest.raises(ValueError, match=r"the seed that it began with, 0, got 1"):
         fit(run, resume=True, seed=1)
     with pytest.raises(ValueError, match=r"its folder must be known; give out="):
@@ -140,6 +143,8 @@ def test_what_cannot_go_on_is_refused(run: Path, tmp_path: Path) -> None:
             train, val, out=run, resume=True, recipe=SHORT, quiet=True
         )
     (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"needs a folder, but .*notes\.txt is a file; choose"):
+        fit(tmp_path / "notes.txt" / "run")
     with pytest.raises(ValueError, match=r"needs an empty folder, but .* holds something else"):
         fit(tmp_path)
     with pytest.raises(

@@ -107,19 +107,20 @@ def fit(
     """Train a model. Any key can be replaced: --train.lr 1e-3 --model.size small --out runs/b."""
     from gridtnp.estimator import GriddedTNP
     from gridtnp.experiment import NAME, read_experiment
+    from gridtnp.runs import RunFolder
 
     for token in overrides:
         _require_option(token)
     wanted = read_experiment(experiment, overrides)
+    out, training = Path(wanted.out), wanted.train
+    run, _ = RunFolder.opened(out, resume=resume)
     train, val, _ = wanted.parts()
-    training = wanted.train
-    model = GriddedTNP.chosen(train, wanted.model, seed=training.seed, quiet=json)
-    out = Path(wanted.out)
+    model = GriddedTNP.chosen(train, wanted.choices(), seed=training.seed, quiet=json)
     try:
         model.fit(
             train,
             val,
-            recipe=training.made(wanted.model),
+            recipe=model.recipe,
             minutes=training.minutes,
             out=out,
             resume=resume,
@@ -133,8 +134,9 @@ def fit(
             f"Stopped; a checkpoint is in {out}. Go on with: {' '.join(again.split())}"
         ) from None
     finally:
-        if (out / "config.yaml").exists():
+        if run.config.exists() and not (out / NAME).exists():  # that of the run stays
             wanted.write(out / NAME)
+    wanted.write(out / NAME)
     _say(json, {"run": str(out)}, f"wrote {out}; go on with: gridtnp evaluate {out}")
 
 

@@ -58,11 +58,11 @@ class Training(BaseModel):
     seed: int = 0
     workers: PositiveInt = 1
 
-    def made(self, choices: Choices) -> Recipe:
-        """The recipe with everything that replaces a part of it."""
-        base = recipe(self.recipe or choices.recipe or SIZES[choices.size].recipe)
+    def made(self, choices: Choices) -> Recipe | str:
+        """A recipe by name, or with everything that replaces a part of it."""
+        base = self.recipe or choices.recipe or SIZES[choices.size].recipe
         own = {ALIASES.get(name, name): value for name, value in (self.model_extra or {}).items()}
-        return read_recipe(asdict(base) | own)
+        return read_recipe(asdict(recipe(base)) | own) if own else base
 
 
 class Judging(Part):
@@ -81,6 +81,10 @@ class Experiment(Part):
     train: Training = Field(default_factory=Training)
     evaluate: Judging = Field(default_factory=Judging)
     out: str = "runs/model"
+
+    def choices(self) -> Choices:
+        """Those about the model, with the recipe that training will follow."""
+        return self.model.model_copy(update={"recipe": self.train.made(self.model)})
 
     def dataset(self) -> Dataset:
         data = self.data
@@ -134,7 +138,7 @@ def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     _require_keys(values, Experiment, str(place))
     try:
         made = Experiment.model_validate(values)
-        made.train.made(made.model)  # a wrong setting is told at once
+        recipe(made.train.made(made.model))  # a wrong setting is told at once
     except ValidationError as error:
         raise ValueError(_sentence(str(place), error)) from None
     data = made.data
