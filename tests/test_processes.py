@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,16 +18,23 @@ from gridtnp.processes import spread
 from gridtnp.recipes import Recipe
 from gridtnp.sharing import SummedLoss
 
+TORCHRUN = ("torch.distributed.run", "--nproc-per-node=2", "--standalone")
+ACCELERATE = (
+    *("accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"),
+    *("--main_process_port=0", "--mixed_precision=bf16"),
+)
 
-def command(*arguments: object, processes: int = 2) -> list[str]:
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone"]
-    start = launch if processes > 1 else []
+
+def command(
+    *arguments: object, processes: int = 2, launcher: tuple[str, ...] = TORCHRUN
+) -> list[str]:
+    start = ["-m", *launcher] if processes > 1 else []
     return [sys.executable, *start, str(CASES), *map(str, arguments), "--quiet", "--adamw"]
 
 
-def go(*arguments: object, processes: int = 2) -> str:
+def go(*arguments: object, **how: Any) -> str:
     done = subprocess.run(
-        command(*arguments, processes=processes),
+        command(*arguments, **how),
         env=environment(),
         capture_output=True,
         text=True,
@@ -53,6 +61,14 @@ def assert_same(run: Path, alone: dict[str, torch.Tensor]) -> None:
 
 def test_two_processes_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     assert go(tmp_path / "run", 12).count("2 processes, DistributedType.MULTI_CPU") == 2
+    assert_same(tmp_path / "run", alone)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_does_the_same(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    """On processors too, and in the precision of the recipe, whatever it is told."""
+    printed = go(tmp_path / "run", 12, launcher=ACCELERATE)
+    assert printed.count("2 processes, DistributedType.MULTI_CPU") == 2
     assert_same(tmp_path / "run", alone)
 
 

@@ -11,7 +11,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from accelerate.tracking import GeneralTracker, get_available_trackers
+from accelerate.tracking import (
+    LOGGER_TYPE_TO_CLASS,
+    GeneralTracker,
+    get_available_trackers,
+)
 from accelerate.utils import broadcast_object_list
 
 from gridtnp.background import prepared
@@ -62,10 +66,7 @@ def fit(
     wanted = made(chosen if recipe is None else recipe)
     if resume and out is None:
         raise ValueError("To go on with a run, its folder must be known; give out='runs/...'.")
-    for tracker in trackers:
-        if isinstance(tracker, str):
-            known = [str(t) for t in get_available_trackers()]
-            require_known(tracker, known, "A tracker must be one that is installed here")
+    _require_trackers(trackers, out)
     accelerator = processes(trackers, out)
     run, begun = (None, False) if out is None else RunFolder.opened(out, resume=resume)
     accelerator.wait_for_everyone()  # before the first one writes there
@@ -139,6 +140,20 @@ def validation_tasks(model: Contents, val: Dataset, batch: int = 8) -> list[Task
     if sampler.times is None or len(sampler.times) <= VALIDATION:
         return list(sampler.in_order())
     return [sampler.draw(index) for index in range(VALIDATION // batch)]
+
+
+def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] | None) -> None:
+    """Raise for a name that is unknown, not installed, or has no folder to write to."""
+    for name in (tracker for tracker in trackers if isinstance(tracker, str)):
+        require_known(name, LOGGER_TYPE_TO_CLASS, "A tracker must be one that accelerate knows")
+        if name not in map(str, get_available_trackers()):
+            raise ValueError(
+                f"The tracker {name!r} must be installed, but it is not: pip install {name}."
+            )
+        if out is None and LOGGER_TYPE_TO_CLASS[name].requires_logging_directory:
+            raise ValueError(
+                f"The tracker {name!r} writes into the folder of the run; give out='runs/...'."
+            )
 
 
 def _recipe_to_go_on_with(
