@@ -36,11 +36,11 @@ def main() -> None:
     print(data, end="\n\n")
     train, val, test = data.split(time=["1990", "1994"], gap="31D", hold_out_stations=0.2)
 
-    model = gt.GriddedTNP.for_data(train, size="tiny")
     recipe = gt.recipe("quick")
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
-    resume = (out / "checkpoints").exists()  # a run that was stopped goes on, a whole one is there
+    model = gt.GriddedTNP.for_data(train, size="tiny", recipe=recipe)
+    resume = (out / "config.yaml").exists()  # a run that was stopped goes on, a whole one is there
     model.fit(train, val, recipe=recipe, out=out, resume=resume)
 
     evaluation = model.evaluate(test, baselines=BASELINES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -189,6 +190,12 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (1, "predict runs/exp --at none.nc -o a.nc", "A path must lead to a file or a store"),
         (1, f"predict runs/exp --at {GRID} -o a.nc --static a=b", "give --context too"),
         (1, f"predict runs/exp --at {GRID} -o a.nc", "A prediction must have a time"),
+        (1, "fit exp.yaml", "holds one already; go on with --resume or choose another name"),
+        (
+            1,
+            f"predict runs/exp --at {GRID} --times {NOON} -o relief.nc",
+            "'relief.nc' must not be there yet; --overwrite replaces it.",
+        ),
         (
             1,
             f"predict runs/exp --at {GRID} --context ships=stations.csv -o a.nc",
@@ -243,6 +250,19 @@ def test_help_needs_nothing_heavy(command: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_help_answers_at_once() -> None:
+    """Seconds of work, without those of waiting for a busy machine; the fastest of some tries."""
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "gridtnp", "--help"]
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert any(seconds() < 0.3 for _ in range(12))
 
 
 def fresh(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

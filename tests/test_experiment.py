@@ -56,6 +56,11 @@ def test_keys_can_be_replaced(tmp_path: Path) -> None:
     assert replaced(["--split.hold-out-stations", "0.3"]) == [("split.hold_out_stations", 0.3)]
 
 
+def test_dates_are_written_as_people_do(tmp_path: Path) -> None:
+    text = yaml.safe_dump(SMALL) + "split:\n  time: [1990, 1995-06-01]\n"
+    assert read_experiment(written(tmp_path, text)).split.time == ("1990", "1995-06-01")
+
+
 @pytest.mark.parametrize(
     ("values", "tokens", "sentence"),
     [
@@ -71,7 +76,7 @@ def test_keys_can_be_replaced(tmp_path: Path) -> None:
         (
             SMALL | {"model": {"size": "huge"}},
             [],
-            r"model.size in .* does not fit: .*'huge'",
+            r"model.size in .* does not fit: A size of a model .* did you mean 'large'\?$",
         ),
         ({"out": "runs/a"}, [], "must have the key 'data', but it is not there"),
         (SMALL | {"split": 3}, [], r"split in .* must hold keys and values, got 3"),

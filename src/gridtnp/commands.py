@@ -53,6 +53,8 @@ Times = Annotated[
     list[str] | None, Parameter(consume_multiple=True, negative="", help="Times to predict at.")
 ]
 Out = Annotated[Path, Parameter(name=["--output", "-o"], help="Where to write.")]
+FLAGS = {"resume=True or": "--resume or", "overwrite=True replaces": "--overwrite replaces"}
+"""What sentences of the library advise, on the command line."""
 Overwrite = Annotated[bool, Parameter(negative="", help="Replace what is there.")]
 
 
@@ -281,6 +283,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _leave(code: int, sentence: str, debug: bool) -> None:
     if debug:
         raise
+    for python, flag in FLAGS.items():
+        sentence = sentence.replace(python, flag)
     print(sentence, file=sys.stderr)
     sys.exit(code)
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from gridtnp.checkpoints import write_text
 from gridtnp.choices import SIZES, Choices
@@ -46,6 +54,12 @@ class Split(Part):
     hold_out_stations: float | tuple[str, ...] | None = None
     blocks: PositiveFloat | None = None
     seed: int = 0
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _written_plainly(cls, value: Any) -> Any:
+        """YAML takes 1990 for a number and 1990-01-01 for a date."""
+        return [str(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 class Training(BaseModel):
@@ -210,6 +224,8 @@ def _sentence(where: str, error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
     if first["type"] == "missing":
         return f"{where} must have the key {key!r}, but it is not there."
+    if first["type"] == "value_error":  # a sentence of our own
+        return f"{key} in {where} does not fit: {first['msg'].removeprefix('Value error, ')}"
     return f"{key} in {where} does not fit: {first['msg']}, got {first['input']!r}."
 
 
