@@ -51,16 +51,8 @@ def main() -> None:
     gt.write(field, out / "map.nc", overwrite=True)
     names = {"observed": "tmax", "model_mean": "tmax_mean"}
     unseen = evaluation.predictions().rename(columns=names)  # the map takes those of its month
-    figures = {
-        "map": plots.maps(field, "tmax", stations=unseen),
-        "errors": plots.normalised_errors(evaluation),
-        "pit": plots.pit(evaluation),
-        "coverage": plots.coverage(evaluation),
-        "training": plots.training(out),
-    }
-    (out / "plots").mkdir(exist_ok=True)
-    for name, figure in figures.items():
-        figure.savefig(out / "plots" / f"{name}.png", dpi=150)
+    pictures = plots.album(evaluation, out)
+    plots.maps(field, "tmax", stations=unseen).savefig(pictures / "map.png", dpi=150)
 
     print(f"Everything is in {out}:")
     for path, what in {

@@ -122,10 +122,13 @@ def test_evaluate_prints_and_keeps_scores(capsys: pytest.CaptureFixture[str]) ->
     assert "CRPS" in text
     assert "nearest" in text
     assert "idw" not in text
-    assert text.splitlines()[-1] == "wrote runs/exp/eval"
+    assert text.splitlines()[-1] == "wrote runs/exp/eval and runs/exp/plots"
+    pictures = {"training", "errors", "pit", "coverage", "spread_skill"}
+    assert {p.stem for p in Path("runs/exp/plots").glob("*.png")} == pictures
     assert len(pd.read_csv("runs/exp/eval/scores.csv")) == 2
     command = ("evaluate", "runs/exp", "--baselines", "nearest", "--limit", "2", "--json")
-    assert json.loads(said(capsys, *command))["wrote"] == "runs/exp/eval"
+    record = json.loads(said(capsys, *command))
+    assert (record["wrote"], record["pictures"]) == ("runs/exp/eval", ["runs/exp/plots"])
 
 
 def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:

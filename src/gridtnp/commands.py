@@ -12,6 +12,7 @@ import json as json_text
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gridtnp.estimator import GriddedTNP
     from gridtnp.experiment import Experiment
     from gridtnp.output import Places
+    from gridtnp.scoreboard import Evaluation
 
 app = App(
     name="gridtnp",
@@ -162,9 +164,9 @@ def evaluate(
     rivals = wanted.evaluate.baselines if baselines is None else baselines
     some = wanted.evaluate.limit if limit is None else limit
     found = model.evaluate(test, list(rivals), train=train, limit=some)
-    place = found.save(run)
-    record = json_text.loads(found.to_json()) | {"wrote": str(place)}
-    _say(json, record, f"{found}\nwrote {place}")
+    places = [str(found.save(run)), *_pictures(found, run)]
+    record = json_text.loads(found.to_json()) | {"wrote": places[0], "pictures": places[1:]}
+    _say(json, record, f"{found}\nwrote {' and '.join(places)}")
 
 
 @app.command
@@ -320,6 +322,15 @@ def _run(folder: Path) -> tuple[GriddedTNP, Experiment]:
             "the model from Python: gt.GriddedTNP.load."
         )
     return model, read_experiment(path)
+
+
+def _pictures(found: Evaluation, run: Path) -> list[str]:
+    """Where they are, if matplotlib is installed."""
+    if find_spec("matplotlib") is None:
+        return []
+    from gridtnp.plots import album
+
+    return [str(album(found, run))]
 
 
 def _context(
