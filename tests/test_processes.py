@@ -1,5 +1,6 @@
 """Several processes: the result of one, and a clear end when one of them dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from fitting_cases import environment
 from test_fitting import CASES, last
+from weather import stations
 
 from gridtnp.processes import spread
 from gridtnp.recipes import Recipe
@@ -70,6 +72,27 @@ def test_accelerate_launch_does_the_same(alone: dict[str, torch.Tensor], tmp_pat
     printed = go(tmp_path / "run", 12, launcher=ACCELERATE)
     assert printed.count("2 processes, DistributedType.MULTI_CPU") == 2
     assert_same(tmp_path / "run", alone)
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_with_several_processes(tmp_path: Path) -> None:
+    """And one of them speaks."""
+    stations(20, 24).to_csv(tmp_path / "gauges.csv", index=False)
+    values = {"data": {"sources": {"gauges": "gauges.csv"}, "target": "gauges.t2m"}, "out": "run"}
+    (tmp_path / "exp.yaml").write_text(json.dumps(values))  # JSON is YAML
+    few = ["--train.steps=3", "--train.batch=2", "--model.dim=8", "--model.heads=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *TORCHRUN, "-m", "gridtnp", "fit", "exp.yaml", *few],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("GriddedTNP to predict") == 1
+    assert done.stdout.count("wrote run; go on with") == 1
+    assert (tmp_path / "run" / "experiment.yaml").exists()
 
 
 @pytest.mark.slow

@@ -111,6 +111,7 @@ def fit(
     """Train a model. Any key can be replaced: --train.lr 1e-3 --model.size small --out runs/b."""
     from gridtnp.estimator import GriddedTNP
     from gridtnp.experiment import NAME, read_experiment
+    from gridtnp.processes import processes
     from gridtnp.runs import RunFolder
 
     for token in overrides:
@@ -119,7 +120,9 @@ def fit(
     out, training = Path(wanted.out), wanted.train
     run, _ = RunFolder.opened(out, resume=resume)
     train, val, _ = wanted.parts()
-    model = GriddedTNP.chosen(train, wanted.choices(), seed=training.seed, quiet=json)
+    first = processes().is_main_process  # of several, one speaks and writes
+    quiet = json or not first
+    model = GriddedTNP.chosen(train, wanted.choices(), seed=training.seed, quiet=quiet)
     try:
         model.fit(
             train,
@@ -130,7 +133,7 @@ def fit(
             resume=resume,
             seed=training.seed,
             workers=training.workers,
-            quiet=json,
+            quiet=quiet,
         )
     except KeyboardInterrupt:
         again = f"gridtnp fit {experiment} {' '.join(overrides)} --resume"
@@ -138,10 +141,11 @@ def fit(
             f"Stopped; a checkpoint is in {out}. Go on with: {' '.join(again.split())}"
         ) from None
     finally:
-        if run.config.exists() and not (out / NAME).exists():  # that of the run stays
+        if first and run.config.exists() and not (out / NAME).exists():  # that of the run stays
             wanted.write(out / NAME)
-    wanted.write(out / NAME)
-    _say(json, {"run": str(out)}, f"wrote {out}; go on with: gridtnp evaluate {out}")
+    if first:
+        wanted.write(out / NAME)
+        _say(json, {"run": str(out)}, f"wrote {out}; go on with: gridtnp evaluate {out}")
 
 
 @app.command
