@@ -36,11 +36,11 @@ def main() -> None:
     print(data, end="\n\n")
     train, val, test = data.split(time=["1990", "1994"], gap="31D", hold_out_stations=0.2)
 
-    model = gt.GriddedTNP.for_data(train, size="tiny")
     recipe = gt.recipe("quick")
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
-    resume = (out / "checkpoints").exists()  # a run that was stopped goes on, a whole one is there
+    model = gt.GriddedTNP.for_data(train, size="tiny", recipe=recipe)
+    resume = (out / "config.yaml").exists()  # a run that was stopped goes on, a whole one is there
     model.fit(train, val, recipe=recipe, out=out, resume=resume)
 
     evaluation = model.evaluate(test, baselines=BASELINES)
@@ -51,16 +51,8 @@ def main() -> None:
     gt.write(field, out / "map.nc", overwrite=True)
     names = {"observed": "tmax", "model_mean": "tmax_mean"}
     unseen = evaluation.predictions().rename(columns=names)  # the map takes those of its month
-    figures = {
-        "map": plots.maps(field, "tmax", stations=unseen),
-        "errors": plots.normalised_errors(evaluation),
-        "pit": plots.pit(evaluation),
-        "coverage": plots.coverage(evaluation),
-        "training": plots.training(out),
-    }
-    (out / "plots").mkdir(exist_ok=True)
-    for name, figure in figures.items():
-        figure.savefig(out / "plots" / f"{name}.png", dpi=150)
+    pictures = plots.album(evaluation, out)
+    plots.maps(field, "tmax", stations=unseen).savefig(pictures / "map.png", dpi=150)
 
     print(f"Everything is in {out}:")
     for path, what in {

@@ -50,7 +50,7 @@ LEVELS = [
     ["scores", "bootstrap", "verdict", "scoreboard"],
     ["interpolation", "history", "kriging", "rivals", "evaluation"],
     ["estimator"],
-    ["plots.canvas", "plots.atlas", "plots.calibration", "plots.curves", "plots"],
+    ["plots.canvas", "plots.atlas", "plots.calibration", "plots.curves", "plots.album", "plots"],
     ["reproduce", "reproduce.gp", "reproduce.report", "reproduce.__main__"],
     # the command line
     ["experiment", "beginning", "doctor", "commands", "__main__"],

@@ -18,6 +18,7 @@ from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import Axis, Grid
 from gridtnp.gridding import Extent, make_grid
 from gridtnp.presets import preset
+from gridtnp.recipes import Recipe
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,6 +64,21 @@ def test_choices_come_with_reasons_and_an_estimate(capsys: pytest.CaptureFixture
     assert Raw(of=("day_of_year_sin", "day_of_year_cos")) in model.config.tokens.embedding
 
 
+def test_the_recipe_that_is_told_is_the_one_that_is_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train, _, _ = parts()
+    own = Recipe(2, 2)
+    model = GriddedTNP.for_data(train, recipe=own, dim=8, heads=2, layers=1)
+    assert "as given: 2 steps of 2 tasks, adamw" in capsys.readouterr().out
+    model.fit(train)
+    assert "recipe" not in capsys.readouterr().out  # it was told before
+    model.fit(train, recipe=Recipe(3, 2))
+    assert capsys.readouterr().out.startswith("recipe: 3 steps of 2 tasks, adamw\n")
+    model.fit(train, minutes=0.0001)
+    assert capsys.readouterr().out.startswith("recipe: 1 steps of 2 tasks, adamw\n")
+
+
 def test_the_same_seed_gives_the_same_weights_whatever_was_drawn_before() -> None:
     train, _, _ = parts()
     first = GriddedTNP.for_data(train, quiet=True)
@@ -97,6 +113,7 @@ def test_every_choice_can_be_made_by_name() -> None:
     assert (a.grid, a.processor.window, a.processor.layers) == (grid, (2, 4), 1)
     assert (a.decoder.neighbours, a.positions, a.fusion) == (4, "absolute", "multi")
     assert (model.config.dim, model.config.heads, model.config.min_noise) == (8, 2, 0.1)
+    assert isinstance(model.recipe, Recipe)
     assert model.recipe.steps == 500_000
     assert Harmonics() in model.config.tokens.embedding
     fine = GriddedTNP.for_data(train, cell=0.5, quiet=True).config.architecture.grid

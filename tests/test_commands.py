@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -90,15 +91,44 @@ def test_fit_leaves_a_run_behind(capsys: pytest.CaptureFixture[str]) -> None:
     assert record == {"run": "runs/exp"}
 
 
+def test_fit_says_what_it_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "fit", "exp.yaml", *FEW, "--train.optimiser=adamw", "--out", "runs/told")
+    assert "recipe         as given: 3 steps of 2 tasks, adamw" in text
+    assert "for 3 steps" in text
+    assert "600 steps" not in text
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And what is in it stays as it was."""
+    before = Path("runs/exp/experiment.yaml").read_text()
+    for other, sentence in (
+        (["--train.steps", "9"], "holds one already"),
+        (["--train.steps", "9", "--resume"], "another recipe (steps differ)"),
+        (["--out", "exp.yaml/sub"], "A new run needs a folder"),
+        (["--out", "exp.yaml", "--resume"], "A run must be a folder that `fit` has made"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["fit", "exp.yaml", *FEW, *other])
+        told = capsys.readouterr()
+        assert sentence in told.err
+        assert "--resume" in other or told.out == ""
+    assert Path("runs/exp/experiment.yaml").read_text() == before
+
+
 def test_evaluate_prints_and_keeps_scores(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "evaluate", "runs/exp", "--baselines", "nearest", "--limit", "3")
     assert "CRPS" in text
     assert "nearest" in text
     assert "idw" not in text
-    assert text.splitlines()[-1] == "wrote runs/exp/eval"
+    assert text.splitlines()[-1] == "wrote runs/exp/eval and runs/exp/plots"
+    pictures = {"training", "errors", "pit", "coverage", "spread_skill"}
+    assert {p.stem for p in Path("runs/exp/plots").glob("*.png")} == pictures
     assert len(pd.read_csv("runs/exp/eval/scores.csv")) == 2
     command = ("evaluate", "runs/exp", "--baselines", "nearest", "--limit", "2", "--json")
-    assert json.loads(said(capsys, *command))["wrote"] == "runs/exp/eval"
+    record = json.loads(said(capsys, *command))
+    assert (record["wrote"], record["pictures"]) == ("runs/exp/eval", ["runs/exp/plots"])
 
 
 def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +193,12 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (1, "predict runs/exp --at none.nc -o a.nc", "A path must lead to a file or a store"),
         (1, f"predict runs/exp --at {GRID} -o a.nc --static a=b", "give --context too"),
         (1, f"predict runs/exp --at {GRID} -o a.nc", "A prediction must have a time"),
+        (1, "fit exp.yaml", "holds one already; go on with --resume or choose another name"),
+        (
+            1,
+            f"predict runs/exp --at {GRID} --times {NOON} -o relief.nc",
+            "'relief.nc' must not be there yet; --overwrite replaces it.",
+        ),
         (
             1,
             f"predict runs/exp --at {GRID} --context ships=stations.csv -o a.nc",
@@ -217,6 +253,19 @@ def test_help_needs_nothing_heavy(command: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_help_answers_at_once() -> None:
+    """Seconds of work, without those of waiting for a busy machine; the fastest of some tries."""
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "gridtnp", "--help"]
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert any(seconds() < 0.3 for _ in range(12))
 
 
 def fresh(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

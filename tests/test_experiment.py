@@ -11,7 +11,7 @@ import yaml
 
 from gridtnp.beginning import first_experiment, named
 from gridtnp.experiment import Experiment, read_experiment, replaced
-from gridtnp.recipes import recipe
+from gridtnp.recipes import Recipe
 
 SMALL: dict[str, Any] = {"data": {"sources": {"stations": "a.csv"}, "target": "stations.t2m"}}
 
@@ -26,7 +26,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
     made = read_experiment(written(tmp_path, SMALL))
     assert made.data.sources == {"stations": str(tmp_path / "a.csv")}  # beside the file
     assert made.model.size == "tiny"
-    assert made.train.made(made.model) == recipe("quick")
+    assert made.train.made(made.model) == "quick"
     assert made.out == "runs/model"
 
 
@@ -40,17 +40,25 @@ def test_it_survives_being_written(tmp_path: Path) -> None:
     again = tmp_path / "again.yaml"
     made.write(again)
     assert read_experiment(again) == made
-    assert made.train.made(made.model).rate == 0.001
+    trained = made.train.made(made.model)
+    assert isinstance(trained, Recipe)
+    assert trained.rate == 0.001
 
 
 def test_keys_can_be_replaced(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL)
     tokens = ["--train.lr", "1e-3", "--model.size=small", "--evaluate.baselines", "[nearest]"]
     made = read_experiment(path, [*tokens, "--train.recipe", "gp", "--out", "runs/b"])
-    trained = made.train.made(made.model)
+    trained = made.choices().recipe
+    assert isinstance(trained, Recipe)
     assert (trained.rate, trained.steps) == (1e-3, 500_000)
     assert (made.model.size, made.evaluate.baselines, made.out) == ("small", ("nearest",), "runs/b")
     assert replaced(["--split.hold-out-stations", "0.3"]) == [("split.hold_out_stations", 0.3)]
+
+
+def test_dates_are_written_as_people_do(tmp_path: Path) -> None:
+    text = yaml.safe_dump(SMALL) + "split:\n  time: [1990, 1995-06-01]\n"
+    assert read_experiment(written(tmp_path, text)).split.time == ("1990", "1995-06-01")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +76,7 @@ def test_keys_can_be_replaced(tmp_path: Path) -> None:
         (
             SMALL | {"model": {"size": "huge"}},
             [],
-            r"model.size in .* does not fit: .*'huge'",
+            r"model.size in .* does not fit: A size of a model .* did you mean 'large'\?$",
         ),
         ({"out": "runs/a"}, [], "must have the key 'data', but it is not there"),
         (SMALL | {"split": 3}, [], r"split in .* must hold keys and values, got 3"),

@@ -130,6 +130,9 @@ def test_what_cannot_go_on_is_refused(run: Path, tmp_path: Path) -> None:
         fit(run)
     with pytest.raises(ValueError, match=r"another recipe \(steps differ\)"):
         fit(run, resume=True, recipe=replace(SHORT, steps=7))
+    with pytest.raises(ValueError, match=r"another recipe \(steps, .* or leave the recipe out"):
+        fit(run, resume=True, recipe="quick")
+    fit(run, resume=True, recipe=None)  # as the sentence says: the run's own
     with pytest.raises(ValueError, match=r"the seed that it began with, 0, got 1"):
         fit(run, resume=True, seed=1)
     with pytest.raises(ValueError, match=r"its folder must be known; give out="):
@@ -140,6 +143,8 @@ def test_what_cannot_go_on_is_refused(run: Path, tmp_path: Path) -> None:
             train, val, out=run, resume=True, recipe=SHORT, quiet=True
         )
     (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"needs a folder, but .*notes\.txt is a file; choose"):
+        fit(tmp_path / "notes.txt" / "run")
     with pytest.raises(ValueError, match=r"needs an empty folder, but .* holds something else"):
         fit(tmp_path)
     with pytest.raises(
@@ -214,8 +219,32 @@ def test_trackers_get_every_report(tmp_path: Path) -> None:
     assert list(notebook.logged) == [1, 2, 3, 4, 5, 6]
     assert {"loss", "validation", "speed"} <= set(notebook.logged[6])
     assert notebook.settings["steps"] == 6
-    with pytest.raises(ValueError, match=r"A tracker must be one that is installed here"):
+
+
+def test_trackers_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"accelerate knows.*; did you mean 'tensorboard'"):
         fit(None, trackers=["tensorbored"])
+    monkeypatch.setattr("gridtnp.fitting.get_available_trackers", list)
+    for name in ("tensorboard", "wandb"):
+        with pytest.raises(ValueError, match=rf"must be installed.*: pip install {name}\."):
+            fit(None, trackers=[name])
+    monkeypatch.setattr("gridtnp.fitting.get_available_trackers", lambda: ["tensorboard"])
+    with pytest.raises(ValueError, match=r"'tensorboard' writes into the folder of the run; give"):
+        fit(None, trackers=["tensorboard"])
+
+
+def test_tensorboard_gets_every_report(tmp_path: Path) -> None:
+    """Where it is installed, which nothing here asks for."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit(tmp_path / "run", trackers=["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "run" / "gridtnp"))
+    events.Reload()
+    metrics = RunFolder(tmp_path / "run").read_metrics()
+    assert [e.step for e in events.Scalars("loss")] == [line["step"] for line in metrics]
+    found = [e.value for e in events.Scalars("validation")]
+    assert found == pytest.approx([m["validation"] for m in metrics if "validation" in m])
 
 
 def test_progress_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,8 @@ def test_queries_that_cannot_be_answered() -> None:
         ValueError, match=r"^Places to predict at must .* but point 1 is at 91, 0\.$"
     ):
         Query.of((np.array([0.0, 91.0]), [0.0, 0.0]))
+    with pytest.raises(ValueError, match=r"^Places to predict at must be .* tuple of .*, got dict"):
+        Query.of({"lat": [0.0], "lon": [0.0]})  # type: ignore[arg-type]
     query, columns = ask((np.array([0.0]), [0.0]))
     with pytest.raises(
         ValueError, match=r"^Column 'a' must have one value per point, \(1,\), got \(2,\)"

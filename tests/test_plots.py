@@ -225,6 +225,15 @@ def test_without_validation_there_is_one_panel(tmp_path: Path) -> None:
     assert len(plots.training(tmp_path).axes) == 1
 
 
+def test_an_album_has_all_pictures_of_a_run(tmp_path: Path) -> None:
+    made = evaluation()
+    place = plots.album(made, run(tmp_path))
+    suffixes = [f"-{v}" for v in made.variables] if len(made.variables) > 1 else [""]
+    names = {f"{n}{s}" for n in ("errors", "pit", "coverage", "spread_skill") for s in suffixes}
+    assert {p.name for p in place.iterdir()} == {f"{n}.png" for n in names | {"training"}}
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in place.iterdir())
+
+
 # ---- around --------------------------------------------------------------------------------------
 
 

@@ -1,32 +1,42 @@
 """Several processes: the result of one, and a clear end when one of them dies."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 from fitting_cases import environment
 from test_fitting import CASES, last
+from weather import stations
 
 from gridtnp.processes import spread
 from gridtnp.recipes import Recipe
 from gridtnp.sharing import SummedLoss
 
+TORCHRUN = ("torch.distributed.run", "--nproc-per-node=2", "--standalone")
+ACCELERATE = (
+    *("accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"),
+    *("--main_process_port=0", "--mixed_precision=bf16"),
+)
 
-def command(*arguments: object, processes: int = 2) -> list[str]:
-    launch = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone"]
-    start = launch if processes > 1 else []
+
+def command(
+    *arguments: object, processes: int = 2, launcher: tuple[str, ...] = TORCHRUN
+) -> list[str]:
+    start = ["-m", *launcher] if processes > 1 else []
     return [sys.executable, *start, str(CASES), *map(str, arguments), "--quiet", "--adamw"]
 
 
-def go(*arguments: object, processes: int = 2) -> str:
+def go(*arguments: object, **how: Any) -> str:
     done = subprocess.run(
-        command(*arguments, processes=processes),
+        command(*arguments, **how),
         env=environment(),
         capture_output=True,
         text=True,
@@ -54,6 +64,35 @@ def assert_same(run: Path, alone: dict[str, torch.Tensor]) -> None:
 def test_two_processes_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     assert go(tmp_path / "run", 12).count("2 processes, DistributedType.MULTI_CPU") == 2
     assert_same(tmp_path / "run", alone)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_does_the_same(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    """On processors too, and in the precision of the recipe, whatever it is told."""
+    printed = go(tmp_path / "run", 12, launcher=ACCELERATE)
+    assert printed.count("2 processes, DistributedType.MULTI_CPU") == 2
+    assert_same(tmp_path / "run", alone)
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_with_several_processes(tmp_path: Path) -> None:
+    """And one of them speaks."""
+    stations(20, 24).to_csv(tmp_path / "gauges.csv", index=False)
+    values = {"data": {"sources": {"gauges": "gauges.csv"}, "target": "gauges.t2m"}, "out": "run"}
+    (tmp_path / "exp.yaml").write_text(json.dumps(values))  # JSON is YAML
+    few = ["--train.steps=3", "--train.batch=2", "--model.dim=8", "--model.heads=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *TORCHRUN, "-m", "gridtnp", "fit", "exp.yaml", *few],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("GriddedTNP to predict") == 1
+    assert done.stdout.count("wrote run; go on with") == 1
+    assert (tmp_path / "run" / "experiment.yaml").exists()
 
 
 @pytest.mark.slow

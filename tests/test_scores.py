@@ -18,9 +18,12 @@ def of(*values: float) -> tuple[np.ndarray, ...]:
 
 
 @given(NUMBER, NUMBER, SPREAD)
-def test_crps_agrees_with_scoringrules(y: float, mean: float, std: float) -> None:
+def test_scores_agree_with_scoringrules(y: float, mean: float, std: float) -> None:
     expected = scoringrules.crps_normal(y, mean, std)
     assert scores.crps(*of(y, mean, std))[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    if abs(y - mean) < 30 * std:  # beyond, its densities are zero
+        expected = -scoringrules.logs_normal(y, mean, std)
+        assert scores.log_density(*of(y, mean, std))[0] == pytest.approx(expected)
 
 
 def test_crps_is_the_area_between_the_distribution_and_the_step() -> None:

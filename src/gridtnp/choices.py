@@ -31,7 +31,7 @@ from gridtnp.grid import Grid
 from gridtnp.gridding import extent_of, make_grid, require_overlap, spans_time, time_axis
 from gridtnp.layers import Positions
 from gridtnp.normalisation import Normaliser
-from gridtnp.recipes import RECIPES, Recipe, recipe
+from gridtnp.recipes import Recipe, recipe
 from gridtnp.sampling import NOW
 from gridtnp.setting import Setting
 from gridtnp.sharing import count
@@ -82,7 +82,7 @@ class Choices(Part):
     positions: Positions | None = None
     fusion: Literal["single", "multi"] | None = None
     min_noise: float | None = None
-    recipe: str | None = None
+    recipe: Recipe | str | None = None
     context_window: str = NOW
     target_window: str = NOW
     lead: str = "0h"
@@ -96,9 +96,9 @@ class Choices(Part):
 
     @field_validator("recipe")
     @classmethod
-    def _known_recipe(cls, value: str | None) -> str | None:
+    def _known_recipe(cls, value: Recipe | str | None) -> Recipe | str | None:
         if value is not None:
-            require_known(value, RECIPES, "A recipe is known by name")
+            recipe(value)
         return value
 
 
@@ -155,7 +155,7 @@ def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) 
     reasons += [
         ("normalisation", f"by {', '.join(spread)}", "mean and spread of the training part alone"),
         ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
-        ("recipe", chosen, f"{made.steps:,} steps of {made.batch} tasks, {made.optimiser}"),
+        ("recipe", chosen if isinstance(chosen, str) else "as given", made.summary),
     ]
     return Decision(config, setting, normaliser, made, tuple(reasons), tasks[0])
 

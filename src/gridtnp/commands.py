@@ -12,6 +12,7 @@ import json as json_text
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gridtnp.estimator import GriddedTNP
     from gridtnp.experiment import Experiment
     from gridtnp.output import Places
+    from gridtnp.scoreboard import Evaluation
 
 app = App(
     name="gridtnp",
@@ -53,6 +55,8 @@ Times = Annotated[
     list[str] | None, Parameter(consume_multiple=True, negative="", help="Times to predict at.")
 ]
 Out = Annotated[Path, Parameter(name=["--output", "-o"], help="Where to write.")]
+FLAGS = {"resume=True or": "--resume or", "overwrite=True replaces": "--overwrite replaces"}
+"""What sentences of the library advise, on the command line."""
 Overwrite = Annotated[bool, Parameter(negative="", help="Replace what is there.")]
 
 
@@ -107,25 +111,29 @@ def fit(
     """Train a model. Any key can be replaced: --train.lr 1e-3 --model.size small --out runs/b."""
     from gridtnp.estimator import GriddedTNP
     from gridtnp.experiment import NAME, read_experiment
+    from gridtnp.processes import processes
+    from gridtnp.runs import RunFolder
 
     for token in overrides:
         _require_option(token)
     wanted = read_experiment(experiment, overrides)
+    out, training = Path(wanted.out), wanted.train
+    run, _ = RunFolder.opened(out, resume=resume)
     train, val, _ = wanted.parts()
-    training = wanted.train
-    model = GriddedTNP.chosen(train, wanted.model, seed=training.seed, quiet=json)
-    out = Path(wanted.out)
+    first = processes().is_main_process  # of several, one speaks and writes
+    quiet = json or not first
+    model = GriddedTNP.chosen(train, wanted.choices(), seed=training.seed, quiet=quiet)
     try:
         model.fit(
             train,
             val,
-            recipe=training.made(wanted.model),
+            recipe=model.recipe,
             minutes=training.minutes,
             out=out,
             resume=resume,
             seed=training.seed,
             workers=training.workers,
-            quiet=json,
+            quiet=quiet,
         )
     except KeyboardInterrupt:
         again = f"gridtnp fit {experiment} {' '.join(overrides)} --resume"
@@ -133,9 +141,11 @@ def fit(
             f"Stopped; a checkpoint is in {out}. Go on with: {' '.join(again.split())}"
         ) from None
     finally:
-        if (out / "config.yaml").exists():
+        if first and run.config.exists() and not (out / NAME).exists():  # that of the run stays
             wanted.write(out / NAME)
-    _say(json, {"run": str(out)}, f"wrote {out}; go on with: gridtnp evaluate {out}")
+    if first:
+        wanted.write(out / NAME)
+        _say(json, {"run": str(out)}, f"wrote {out}; go on with: gridtnp evaluate {out}")
 
 
 @app.command
@@ -158,9 +168,9 @@ def evaluate(
     rivals = wanted.evaluate.baselines if baselines is None else baselines
     some = wanted.evaluate.limit if limit is None else limit
     found = model.evaluate(test, list(rivals), train=train, limit=some)
-    place = found.save(run)
-    record = json_text.loads(found.to_json()) | {"wrote": str(place)}
-    _say(json, record, f"{found}\nwrote {place}")
+    places = [str(found.save(run)), *_pictures(found, run)]
+    record = json_text.loads(found.to_json()) | {"wrote": places[0], "pictures": places[1:]}
+    _say(json, record, f"{found}\nwrote {' and '.join(places)}")
 
 
 @app.command
@@ -279,6 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _leave(code: int, sentence: str, debug: bool) -> None:
     if debug:
         raise
+    for python, flag in FLAGS.items():
+        sentence = sentence.replace(python, flag)
     print(sentence, file=sys.stderr)
     sys.exit(code)
 
@@ -314,6 +326,15 @@ def _run(folder: Path) -> tuple[GriddedTNP, Experiment]:
             "the model from Python: gt.GriddedTNP.load."
         )
     return model, read_experiment(path)
+
+
+def _pictures(found: Evaluation, run: Path) -> list[str]:
+    """Where they are, if matplotlib is installed."""
+    if find_spec("matplotlib") is None:
+        return []
+    from gridtnp.plots import album
+
+    return [str(album(found, run))]
 
 
 def _context(

@@ -79,7 +79,7 @@ class GriddedTNP:
         positions: Positions | None = None,
         fusion: Literal["single", "multi"] | None = None,
         min_noise: float | None = None,
-        recipe: str | None = None,
+        recipe: Recipe | str | None = None,
         context_window: str = NOW,
         target_window: str = NOW,
         lead: str = "0h",
@@ -151,11 +151,11 @@ class GriddedTNP:
     ) -> GriddedTNP:
         """Train on tasks of `train`, keep what was best on `val`.
 
-        `recipe` is a `Recipe` or the name of one; `minutes` sets its number of steps by the speed
-        of this machine. `out` is a folder for everything the run leaves behind; `resume` goes on
-        with the run that is there. `picks` says which observations are context, `workers` how many
-        threads prepare tasks. Of several processes, each has a copy of the network, or with `shard`
-        a part of it.
+        `recipe` is a `Recipe` or the name of one, else that of `for_data`; `minutes` sets its
+        number of steps by the speed of this machine. `out` is a folder for everything the run
+        leaves behind; `resume` goes on with the run that is there. `picks` says which observations
+        are context, `workers` how many threads prepare tasks. Of several processes, each has a copy
+        of the network, or with `shard` a part of it.
         """
         from gridtnp.fitting import fit
 
@@ -163,7 +163,8 @@ class GriddedTNP:
             self.contents,
             train,
             val,
-            recipe=self.recipe if recipe is None else recipe,
+            recipe=recipe,
+            chosen=self.recipe,
             minutes=minutes,
             out=out,
             resume=resume,

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from gridtnp.checkpoints import write_text
 from gridtnp.choices import SIZES, Choices
@@ -47,6 +55,12 @@ class Split(Part):
     blocks: PositiveFloat | None = None
     seed: int = 0
 
+    @field_validator("time", mode="before")
+    @classmethod
+    def _written_plainly(cls, value: Any) -> Any:
+        """YAML takes 1990 for a number and 1990-01-01 for a date."""
+        return [str(v) for v in value] if isinstance(value, list | tuple) else value
+
 
 class Training(BaseModel):
     """How to train: a recipe by name, and any of its settings instead (`steps`, `lr`, …)."""
@@ -58,11 +72,11 @@ class Training(BaseModel):
     seed: int = 0
     workers: PositiveInt = 1
 
-    def made(self, choices: Choices) -> Recipe:
-        """The recipe with everything that replaces a part of it."""
-        base = recipe(self.recipe or choices.recipe or SIZES[choices.size].recipe)
+    def made(self, choices: Choices) -> Recipe | str:
+        """A recipe by name, or with everything that replaces a part of it."""
+        base = self.recipe or choices.recipe or SIZES[choices.size].recipe
         own = {ALIASES.get(name, name): value for name, value in (self.model_extra or {}).items()}
-        return read_recipe(asdict(base) | own)
+        return read_recipe(asdict(recipe(base)) | own) if own else base
 
 
 class Judging(Part):
@@ -81,6 +95,10 @@ class Experiment(Part):
     train: Training = Field(default_factory=Training)
     evaluate: Judging = Field(default_factory=Judging)
     out: str = "runs/model"
+
+    def choices(self) -> Choices:
+        """Those about the model, with the recipe that training will follow."""
+        return self.model.model_copy(update={"recipe": self.train.made(self.model)})
 
     def dataset(self) -> Dataset:
         data = self.data
@@ -134,7 +152,7 @@ def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     _require_keys(values, Experiment, str(place))
     try:
         made = Experiment.model_validate(values)
-        made.train.made(made.model)  # a wrong setting is told at once
+        recipe(made.train.made(made.model))  # a wrong setting is told at once
     except ValidationError as error:
         raise ValueError(_sentence(str(place), error)) from None
     data = made.data
@@ -206,6 +224,8 @@ def _sentence(where: str, error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
     if first["type"] == "missing":
         return f"{where} must have the key {key!r}, but it is not there."
+    if first["type"] == "value_error":  # a sentence of our own
+        return f"{key} in {where} does not fit: {first['msg'].removeprefix('Value error, ')}"
     return f"{key} in {where} does not fit: {first['msg']}, got {first['input']!r}."
 
 

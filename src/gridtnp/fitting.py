@@ -11,7 +11,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from accelerate.tracking import GeneralTracker, get_available_trackers
+from accelerate.tracking import (
+    LOGGER_TYPE_TO_CLASS,
+    GeneralTracker,
+    get_available_trackers,
+)
 from accelerate.utils import broadcast_object_list
 
 from gridtnp.background import prepared
@@ -22,7 +26,8 @@ from gridtnp.estimates import estimate
 from gridtnp.moving import moved
 from gridtnp.picks import Pick
 from gridtnp.processes import processes
-from gridtnp.recipes import Recipe, read_recipe, recipe
+from gridtnp.recipes import Recipe, read_recipe
+from gridtnp.recipes import recipe as made
 from gridtnp.runs import RunFolder
 from gridtnp.sampling import Sampler
 from gridtnp.saving import Contents, save
@@ -43,7 +48,8 @@ def fit(
     data: Dataset,
     val: Dataset | None = None,
     *,
-    recipe: Recipe | str,
+    recipe: Recipe | str | None = None,
+    chosen: Recipe | str = "default",
     minutes: float | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -54,25 +60,27 @@ def fit(
     shard: bool = False,
     quiet: bool = False,
 ) -> Progress:
-    """Train the model's network in place; see `GriddedTNP.fit`."""
-    wanted = _recipe(recipe)
+    """Train the model's network in place; see `GriddedTNP.fit`. `chosen` is the recipe that is
+    followed, and was told before, if there is no other.
+    """
+    wanted = made(chosen if recipe is None else recipe)
     if resume and out is None:
         raise ValueError("To go on with a run, its folder must be known; give out='runs/...'.")
-    for tracker in trackers:
-        if isinstance(tracker, str):
-            known = [str(t) for t in get_available_trackers()]
-            require_known(tracker, known, "A tracker must be one that is installed here")
+    _require_trackers(trackers, out)
     accelerator = processes(trackers, out)
-    run, begun = _folder(out, resume)
+    run, begun = (None, False) if out is None else RunFolder.opened(out, resume=resume)
     accelerator.wait_for_everyone()  # before the first one writes there
     if begun and run is not None:
         run.require_same_data(data)
-        wanted = _recipe_to_go_on_with(run, model, wanted, recipe, minutes, seed)
+        free = recipe is None or minutes is not None
+        wanted = _recipe_to_go_on_with(run, model, None if free else wanted, seed)
     sampler = model.setting.sampler(data, model.normaliser, picks, batch=wanted.batch, seed=seed)
     if minutes is not None and not begun:
         wanted = _as_long_as(minutes, wanted, model, sampler)
     validation = () if val is None else validation_tasks(model, val)
     main = accelerator.is_main_process
+    if main and not quiet and wanted != made(chosen):
+        print(f"recipe: {wanted.summary}")
     if run is not None and main and not begun:
         run.begin(_settings(model, wanted), data, seed)
     if run is not None and main and begun:
@@ -134,26 +142,22 @@ def validation_tasks(model: Contents, val: Dataset, batch: int = 8) -> list[Task
     return [sampler.draw(index) for index in range(VALIDATION // batch)]
 
 
-def _recipe(given: Recipe | str) -> Recipe:
-    return recipe(given) if isinstance(given, str) else given
-
-
-def _folder(out: str | os.PathLike[str] | None, resume: bool) -> tuple[RunFolder | None, bool]:
-    """The run's folder, and whether the run was begun before."""
-    if out is None:
-        return None, False
-    if resume and os.path.exists(out):
-        return RunFolder.existing(out), True
-    return RunFolder.new(out), False
+def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] | None) -> None:
+    """Raise for a name that is unknown, not installed, or has no folder to write to."""
+    for name in (tracker for tracker in trackers if isinstance(tracker, str)):
+        require_known(name, LOGGER_TYPE_TO_CLASS, "A tracker must be one that accelerate knows")
+        if name not in map(str, get_available_trackers()):
+            raise ValueError(
+                f"The tracker {name!r} must be installed, but it is not: pip install {name}."
+            )
+        if out is None and LOGGER_TYPE_TO_CLASS[name].requires_logging_directory:
+            raise ValueError(
+                f"The tracker {name!r} writes into the folder of the run; give out='runs/...'."
+            )
 
 
 def _recipe_to_go_on_with(
-    run: RunFolder,
-    model: Contents,
-    wanted: Recipe,
-    given: Recipe | str,
-    minutes: float | None,
-    seed: int,
+    run: RunFolder, model: Contents, wanted: Recipe | None, seed: int
 ) -> Recipe:
     """The run's own, unless another one is asked for, which is refused."""
     before = run.read_config()
@@ -169,8 +173,8 @@ def _recipe_to_go_on_with(
         raise ValueError(
             f"A run goes on with the seed that it began with, {before['seed']}, got {seed}."
         )
-    changed = [] if minutes is not None else wanted.differences(own)
-    if changed and isinstance(given, Recipe):
+    changed = [] if wanted is None else wanted.differences(own)
+    if changed:
         raise ValueError(
             f"{run.path} was made with another recipe ({', '.join(changed)} differ); train into "
             "another folder or leave the recipe out."

@@ -55,6 +55,11 @@ class Query:
             return cls._checked(lat, lon, None, places, {})
         if isinstance(places, pd.DataFrame):
             return cls._of_table(places)
+        if not isinstance(places, xr.Dataset | xr.DataArray):
+            raise ValueError(
+                "Places to predict at must be an xarray grid, a pandas table or a tuple of "
+                f"latitudes and longitudes, got {type(places).__name__}."
+            )
         return cls._of_xarray(places)
 
     @classmethod

@@ -26,9 +26,14 @@ def processes(
     """All processes that were started together, by `accelerate launch` or `torchrun`.
 
     Without being told that there is nothing but processors, it would take each for the only one.
+    Precision is the recipe's affair, whatever the launcher was told.
     """
-    cpu = not torch.accelerator.is_available()
-    return Accelerator(cpu=cpu, log_with=list(trackers) or None, project_dir=folder)
+    return Accelerator(
+        cpu=not torch.accelerator.is_available(),
+        mixed_precision="no",
+        log_with=list(trackers) or None,
+        project_dir=folder,
+    )
 
 
 def spread(

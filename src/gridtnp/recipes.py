@@ -47,6 +47,11 @@ class Recipe:
         rest = max(0, step - warm_up) / max(1, self.steps - warm_up)
         return self.rate * min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * rest)))
 
+    @property
+    def summary(self) -> str:
+        """In a few words."""
+        return f"{self.steps:,} steps of {self.batch} tasks, {self.optimiser}"
+
     def differences(self, other: Recipe) -> list[str]:
         """The names of all that differs."""
         mine, theirs = asdict(self), asdict(other)
@@ -68,8 +73,10 @@ RECIPES = {
 every 80,000 tasks."""
 
 
-def recipe(name: str) -> Recipe:
-    """A recipe by name."""
+def recipe(name: str | Recipe) -> Recipe:
+    """A recipe by name; one of your own is that one."""
+    if isinstance(name, Recipe):
+        return name
     require_known(name, RECIPES, "A recipe is known by name")
     return RECIPES[name]
 

@@ -65,7 +65,12 @@ class RunFolder:
                 f"A new run needs a folder of its own, but {run.path} holds one already; go on "
                 "with resume=True or choose another name."
             )
-        if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        there = next(place for place in (run.path, *run.path.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise ValueError(
+                f"A new run needs a folder, but {there} is a file; choose another name."
+            )
+        if there == run.path and any(run.path.iterdir()):
             raise ValueError(
                 f"A new run needs an empty folder, but {run.path} holds something else; choose "
                 "another name."
@@ -83,6 +88,13 @@ class RunFolder:
                 "name."
             )
         return run
+
+    @classmethod
+    def opened(cls, path: str | os.PathLike[str], *, resume: bool) -> tuple[RunFolder, bool]:
+        """The folder of a run to begin or to go on with, and whether it was begun before."""
+        if resume and os.path.exists(path):
+            return cls.existing(path), True
+        return cls.new(path), False
 
     def begin(self, settings: Mapping[str, Any], data: Dataset, seed: int) -> None:
         """Write down all that the run starts from. `config.yaml` is last: it makes it a run."""

@@ -1,11 +1,13 @@
 """Pictures of predictions, of their calibration and of training, as matplotlib figures.
 
-Every function returns a `matplotlib.figure.Figure`: save it with `figure.savefig("map.png")`. None
-of them shows a window or touches the state of pyplot. matplotlib comes with the extra `plots`.
+Every function but `album`, which writes files, returns a `matplotlib.figure.Figure`: save it with
+`figure.savefig("map.png")`. None of them shows a window or touches the state of pyplot. matplotlib
+comes with the extra `plots`.
 """
 
+from gridtnp.plots.album import album
 from gridtnp.plots.atlas import maps
 from gridtnp.plots.calibration import coverage, normalised_errors, pit, spread_skill
 from gridtnp.plots.curves import training
 
-__all__ = ["coverage", "maps", "normalised_errors", "pit", "spread_skill", "training"]
+__all__ = ["album", "coverage", "maps", "normalised_errors", "pit", "spread_skill", "training"]
