@@ -1,5 +1,7 @@
 """What is chosen for data: grids that fit, reasons that are told, and everything by name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,7 @@ from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import Axis, Grid
 from gridtnp.gridding import Extent, make_grid
 from gridtnp.presets import preset
-from gridtnp.recipes import Recipe
+from gridtnp.recipes import Recipe, recipe
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,12 +58,24 @@ def test_choices_come_with_reasons_and_an_estimate(capsys: pytest.CaptureFixture
     train, _, _ = parts()
     model = GriddedTNP.for_data(train)
     printed = capsys.readouterr().out
-    for word in ("grid", "windows", "places", "fusion", "width", "likelihood", "recipe", "quick"):
+    for word in ("grid", "windows", "places", "fusion", "width", "likelihood", "device", "quick"):
         assert word in printed
     parameters = sum(p.numel() for p in model.network.parameters())
     assert f"{parameters:,} parameters, about" in printed
     assert "minute" in printed
     assert Raw(of=("day_of_year_sin", "day_of_year_cos")) in model.config.tokens.embedding
+
+
+def test_precision_is_chosen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, _, _ = parts()
+    assert decide(train, Choices()).recipe.precision == "float32"
+    monkeypatch.setattr("gridtnp.choices.device_here", lambda: torch.device("cuda"))
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
+    decision = decide(train, Choices())
+    assert decision.recipe == replace(recipe("quick"), precision="bfloat16")
+    assert ("device", "cuda", "products in bfloat16") in decision.reasons
+    asked_for = decide(train, Choices(recipe="quick"))
+    assert asked_for.recipe == recipe("quick")
 
 
 def test_the_recipe_that_is_told_is_the_one_that_is_used(

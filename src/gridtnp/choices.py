@@ -6,7 +6,7 @@ Every decision can be made by the user instead, by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -122,9 +122,11 @@ class Decision:
 
 def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) -> Decision:
     """Choices for a training part; a `config` of one's own replaces those about the network."""
-    scale = SIZES[choices.size]
+    scale, device = SIZES[choices.size], device_here()
     chosen = choices.recipe or scale.recipe
     made = recipe(chosen)
+    if choices.recipe is None and fast_in_bfloat16(device):
+        made = replace(made, precision="bfloat16")
     setting = Setting.of(
         train,
         window=choices.context_window,
@@ -155,9 +157,20 @@ def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) 
     reasons += [
         ("normalisation", f"by {', '.join(spread)}", "mean and spread of the training part alone"),
         ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
+        ("device", device.type, f"products in {made.precision}"),
         ("recipe", chosen if isinstance(chosen, str) else "as given", made.summary),
     ]
     return Decision(config, setting, normaliser, made, tuple(reasons), tasks[0])
+
+
+def device_here() -> torch.device:
+    """Where training takes place: an accelerator if there is one."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def fast_in_bfloat16(device: torch.device) -> bool:
+    """Whether products take less time than in single precision."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _network(

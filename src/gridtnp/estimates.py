@@ -43,11 +43,14 @@ class Estimate:
         )
 
 
-def estimate(network: NeuralProcess, task: Task, recipe: Recipe) -> Estimate:
-    """Some steps with one of its batches, on a copy. Memory is that of weights, gradients,
-    moments and of what a forward pass keeps for the backward one.
+def estimate(network: NeuralProcess, task: Task, recipe: Recipe, device: torch.device) -> Estimate:
+    """Some steps with one of its batches, on a copy on the device.
+
+    Memory is that of weights, gradients, moments and of what a forward pass keeps for the backward
+    one.
     """
-    trial = SummedLoss(copy.deepcopy(network).train(), recipe.precision)
+    trial = SummedLoss(copy.deepcopy(network).train(), recipe.precision).to(device)
+    task = task.to(device)
     optimisers = make_optimisers(trial.network, recipe)
     kept: dict[int, int] = {}
 
@@ -65,6 +68,8 @@ def estimate(network: NeuralProcess, task: Task, recipe: Recipe) -> Estimate:
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
         seconds.append(time.perf_counter() - start)
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
     count = sum(p.numel() for p in network.parameters())

@@ -15,7 +15,7 @@ import torch
 
 from gridtnp import joint, prediction, saving
 from gridtnp.build import build_model
-from gridtnp.choices import Choices, Size, decide
+from gridtnp.choices import Choices, Size, decide, device_here
 from gridtnp.config import ModelConfig
 from gridtnp.dataset import Dataset
 from gridtnp.estimates import estimate
@@ -130,7 +130,7 @@ class GriddedTNP:
         model.recipe = decision.recipe
         if not quiet:
             print(decision)
-            print(f"  {estimate(model.network, decision.task, decision.recipe)}")
+            print(f"  {estimate(model.network, decision.task, decision.recipe, device_here())}")
         return model
 
     def fit(

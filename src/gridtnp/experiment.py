@@ -72,11 +72,12 @@ class Training(BaseModel):
     seed: int = 0
     workers: PositiveInt = 1
 
-    def made(self, choices: Choices) -> Recipe | str:
-        """A recipe by name, or with everything that replaces a part of it."""
-        base = self.recipe or choices.recipe or SIZES[choices.size].recipe
+    def made(self, choices: Choices) -> Recipe | str | None:
+        """A recipe by name, or with everything that replaces a part of it; None is the size's."""
+        named = self.recipe or choices.recipe
         own = {ALIASES.get(name, name): value for name, value in (self.model_extra or {}).items()}
-        return read_recipe(asdict(recipe(base)) | own) if own else base
+        base = recipe(named or SIZES[choices.size].recipe)  # a wrong name is told at once
+        return read_recipe(asdict(base) | own) if own else named
 
 
 class Judging(Part):
@@ -152,7 +153,7 @@ def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     _require_keys(values, Experiment, str(place))
     try:
         made = Experiment.model_validate(values)
-        recipe(made.train.made(made.model))  # a wrong setting is told at once
+        made.train.made(made.model)  # a wrong setting is told at once
     except ValidationError as error:
         raise ValueError(_sentence(str(place), error)) from None
     data = made.data

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate.tracking import (
     LOGGER_TYPE_TO_CLASS,
     GeneralTracker,
@@ -76,7 +77,7 @@ def fit(
         wanted = _recipe_to_go_on_with(run, model, None if free else wanted, seed)
     sampler = model.setting.sampler(data, model.normaliser, picks, batch=wanted.batch, seed=seed)
     if minutes is not None and not begun:
-        wanted = _as_long_as(minutes, wanted, model, sampler)
+        wanted = _as_long_as(minutes, wanted, model, sampler, accelerator.device)
     validation = () if val is None else validation_tasks(model, val)
     main = accelerator.is_main_process
     if main and not quiet and wanted != made(chosen):
@@ -182,11 +183,13 @@ def _recipe_to_go_on_with(
     return own
 
 
-def _as_long_as(minutes: float, wanted: Recipe, model: Contents, sampler: Sampler) -> Recipe:
+def _as_long_as(
+    minutes: float, wanted: Recipe, model: Contents, sampler: Sampler, device: torch.device
+) -> Recipe:
     """The recipe with as many steps as fit into the time, the same number in all processes."""
     if not minutes > 0:
         raise ValueError(f"Training must be given some time, got minutes={minutes:g}.")
-    step = estimate(model.network, sampler.draw(0), wanted).seconds_per_step
+    step = estimate(model.network, sampler.draw(0), wanted, device).seconds_per_step
     agreed: list[Any] = [max(1, round(60 * minutes / step))]
     broadcast_object_list(agreed)
     return replace(
