@@ -259,7 +259,6 @@ def run_row(
         "scale": asdict(scale),
         "log_likelihood": found,
         "oracle": best,
-        "forward_ms": forward_milliseconds(model, draws[0].task),
         "parameters": sum(p.numel() for p in model.parameters()),
         "minutes": done.seconds / 60,
         "threads": torch.get_num_threads(),
@@ -268,6 +267,33 @@ def run_row(
     }
     (folder / "result.json").write_text(json.dumps(result) + "\n")
     return result
+
+
+def measure_times(out: Path) -> None:
+    """The forward times of all rows in a folder, one after the other, so that they compare."""
+    for path in sorted(out.glob("*/result.json")):
+        result = json.loads(path.read_text())
+        scale = scale_of(result)
+        model = load_row(result["row"], scale, path.parent)
+        (draw,) = unseen(scale.process(result["length_scale"], result["data"]), 1)
+        times = {
+            "forward_ms": forward_milliseconds(model, draw.task),
+            "forward_threads": torch.get_num_threads(),
+        }
+        path.write_text(json.dumps(result | times) + "\n")
+
+
+def scale_of(result: dict[str, Any]) -> Scale:
+    """The scale that a result was made at."""
+    values = result["scale"]
+    return Scale(**(values | {"recipe": Recipe(**values["recipe"])}))
+
+
+def load_row(row: str, scale: Scale, folder: Path) -> NeuralProcess:
+    """A trained row."""
+    model = build_model(configuration(row, scale)).eval()
+    model.load_state_dict(weights_of(read_tensors(folder / "checkpoint.safetensors")[0]))
+    return model
 
 
 def run_larger(
