@@ -67,11 +67,16 @@ def test_weights_are_kept_with_what_they_belong_to(folder: Path) -> None:
 
 
 def test_the_model_in_the_box_is_close_to_the_exact_answer() -> None:
-    for half, context in ((3.0, 2500), (4.5, 5625)):
-        model, scale = trained(0.5, half), replace(SCALES["cpu"], half=half, context=context)
-        draws = unseen(scale.process(0.5, "exact"), 2)
-        gaps = [b - f for b, f in zip(oracle_scores(draws), scores(model, draws), strict=True)]
-        assert 0 < sum(gaps) / 2 < 0.05
+    for length_scale, half, context, most in (
+        (0.5, 3.0, 2500, 0.05),
+        (0.5, 4.5, 5625, 0.05),
+        (0.1, 3.0, 2500, 0.08),
+    ):
+        scale = replace(SCALES["cpu"], half=half, context=context)
+        draws = unseen(scale.process(length_scale, "exact"), 2)
+        found = scores(trained(length_scale, half), draws)
+        gaps = [b - f for b, f in zip(oracle_scores(draws), found, strict=True)]
+        assert 0 < sum(gaps) / 2 < most
     with pytest.raises(ValueError, match=r"trained model is there for some .* got '0.7'"):
         trained(0.7)
 

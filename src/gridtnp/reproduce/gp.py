@@ -315,7 +315,7 @@ def run_larger(
     model = build_model(config.on(Grid(tuple(axes))))
     tensors, _ = read_tensors(out / f"{row}-{length_scale:g}-exact" / "checkpoint.safetensors")
     model.load_state_dict(weights_of(tensors))
-    draws = unseen(larger.process(length_scale, "exact"), 2 if half > 10 else 16)
+    draws = unseen(larger.process(length_scale, "exact"), 1 if half > 10 else 16)
     result = {
         "row": row,
         "length_scale": length_scale,
