@@ -128,6 +128,42 @@ def model(name: str, repeats: str) -> dict[str, Any]:
     return {"parameters": sum(p.numel() for p in network.parameters()), **rows}
 
 
+PARTS = {
+    "matrix products": ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm"),
+    "attention in windows": ("_WindowAttention", "_WindowAttentionBackward"),
+    "attention of cells": ("_CellAttention", "_CellAttentionBackward"),
+    "attention to neighbours": ("_NeighbourAttention", "_NeighbourAttentionBackward"),
+    "norms": ("aten::native_layer_norm", "aten::native_layer_norm_backward"),
+    "copies": ("aten::copy_", "aten::cat", "aten::fill_", "aten::gather"),
+    "sums and products by element": ("aten::add", "aten::add_", "aten::mul", "aten::sum"),
+    "going through rows": ("_Rowwise", "_RowwiseBackward"),
+}
+
+
+def profile(name: str) -> dict[str, Any]:
+    """Where the time of a preset's training step and forward pass goes, as shares."""
+    network, task = gt.build_model(gt.preset(name)), task_for(name)
+    step = training_step(network, task)
+
+    def forward() -> None:
+        with torch.no_grad():
+            network(task)
+
+    result: dict[str, Any] = {}
+    for what, run in (("step", step), ("forward", forward)):
+        run()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            for _ in range(3):
+                run()
+        times = {e.key: e.self_cpu_time_total for e in seen.key_averages()}
+        total = sum(times.values())
+        shares = {
+            part: sum(times.pop(key, 0.0) for key in keys) / total for part, keys in PARTS.items()
+        }
+        result[what] = shares | {"all else": sum(times.values()) / total}
+    return result
+
+
 def encode(n: str, crowd: str) -> dict[str, Any]:
     """Encoding n points onto the 64×64 grid of a gp preset."""
     name = "gp/swin-tnp-pt-64x64"

@@ -1,7 +1,7 @@
 """All measurements, each in a fresh process, into `benchmarks/results/`: `make bench` or `python
 benchmarks/run.py`.
 
-python benchmarks/run.py [models | ops] [--only TEXT]
+python benchmarks/run.py [models | ops | profile] [--only TEXT]
 
 takes some of them again. Results are merged into the files that are there.
 """
@@ -103,6 +103,12 @@ def operations(only: str) -> dict[str, Any]:
     return results
 
 
+def profiles(only: str) -> dict[str, Any]:
+    """Of the presets whose speed is compared in the documentation."""
+    names = ("gp/swin-tnp-pt-64x64", "stations/swin-tnp-pt-64x128", "wind/swin-tnp-multi-pt-24x60")
+    return {name: measure("profile", name) for name in names if only in name}
+
+
 def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     path = HERE / "results" / name
     before = json.loads(path.read_text())["results"] if path.exists() else {}
@@ -164,12 +170,26 @@ def show_operations(results: dict[str, Any]) -> None:
         print(f"growth from {small:.0e} to {large:.0e} points: exponent {math.log10(work):.2f}")
 
 
+def show_profiles(results: dict[str, Any]) -> None:
+    for name, row in results.items():
+        if "failed" in row:
+            print(f"{name}  failed: {row['failed']}")
+            continue
+        print(f"\n{name:<44}{'forward':>10}{'step':>10}")
+        for part, share in row["forward"].items():
+            print(f"  {part:<42}{share:>10.0%}{row['step'][part]:>10.0%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["models", "ops"], help="default: both")
+    parser.add_argument(
+        "what", nargs="?", choices=["models", "ops", "profile"], help="default: all"
+    )
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
-    what = [arguments.what] if arguments.what else ["ops", "models"]
+    what = [arguments.what] if arguments.what else ["profile", "ops", "models"]
+    if "profile" in what:
+        show_profiles(write("profile.json", profiles(arguments.only)))
     if "ops" in what:
         show_operations(write("ops.json", operations(arguments.only)))
     if "models" in what:
