@@ -90,7 +90,8 @@ def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
             lines.append(
                 f"| {NAMES[r['row']]} | {r['length_scale']:g} | [-{r['half']:g}, {r['half']:g}]² | "
                 f"{r['context']:,} | {mean_and_error(r['log_likelihood'])[0]:.3f} | "
-                f"{mean_and_error(r['oracle'])[0]:.3f} | {gaps[0]:.3f} ± {gaps[1]:.3f} |"
+                f"{mean_and_error(r['oracle'])[0]:.3f} | {gaps[0]:.3f}"
+                + (f" ± {gaps[1]:.3f} |" if len(r["oracle"]) > 1 else " (one task) |")
             )
         lines.append("")
     commands = sorted({f"{r['command']} (at {r['commit']})" for r in results})
