@@ -43,7 +43,7 @@ class Query:
     dims: dict[str, int]
 
     @classmethod
-    def of(cls, places: Places) -> Query:
+    def of(cls, places: Places | object) -> Query:
         """From a table, an xarray object with latitudes and longitudes, or a pair of arrays."""
         if isinstance(places, tuple):
             lat, lon = (np.atleast_1d(np.asarray(a, np.float64)).ravel() for a in places)
