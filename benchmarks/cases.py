@@ -101,8 +101,10 @@ def training_step(model: gt.NeuralProcess, task: gt.Task) -> Callable[[], None]:
 def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
     """FLOPs of all products of a forward pass, those of attention included:
 
-    With the C back-end left out, whose work PyTorch's counter cannot see.
+    With the C back-end left out, whose work PyTorch's counter cannot see, and without gradients,
+    which it follows into places where there are none.
     """
+    network.requires_grad_(False)
     for name, table in ops.BACKENDS.items():
         ops.BACKENDS[name] = tuple(b for b in table if b.name != "native")
     with FlopCounterMode(display=False) as counter:
