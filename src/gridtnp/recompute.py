@@ -37,16 +37,14 @@ def rowwise(
 
     `weights` are those that the body uses.
     """
-    shape = rows[0].shape[:-1]
-    autocast = torch.is_autocast_enabled(weight.device.type)
-    if not _worthwhile(shape.numel() * weight.shape[1]) or autocast:
+    if not _worthwhile(rows[0], weight):
         hidden, rest = body(*rows)
         y = F.linear(hidden, weight, bias)
         return y if rest is None else added(y, rest)
     flat = [r.flatten(0, -2) for r in rows]
     y = _Rowwise.apply(body, len(flat), weight, bias, *flat, *weights)
     assert isinstance(y, Tensor)
-    return y.view(*shape, len(weight))
+    return y.view(*rows[0].shape[:-1], len(weight))
 
 
 def added(y: Tensor, rest: Tensor) -> Tensor:
@@ -87,8 +85,11 @@ class _Parts(torch.autograd.Function):
         return torch.stack(grads, -3)
 
 
-def _worthwhile(size: int) -> bool:
-    return not torch.compiler.is_compiling() and torch.is_grad_enabled() and size >= LARGE
+def _worthwhile(rows: Tensor, weight: Tensor) -> bool:
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False  # sizes must not be looked at while a graph is being traced
+    large = rows.shape[:-1].numel() * weight.shape[1] >= LARGE
+    return large and not torch.is_autocast_enabled(weight.device.type)
 
 
 class _Rowwise(torch.autograd.Function):
