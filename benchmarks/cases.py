@@ -116,10 +116,8 @@ def model(name: str, repeats: str) -> dict[str, Any]:
     """A preset's training step and its forward pass, batch size 1; memory is that of training."""
     before = peak_gb()
     network, task = gt.build_model(gt.preset(name)), task_for(name)
-    step = training_step(network, task)
-    step()
+    rows = {"step": interleaved(training_step(network, task), int(repeats))}
     memory = peak_gb() - before
-    rows = {"step": interleaved(step, int(repeats))}
     with torch.no_grad():
         rows["forward"] = interleaved(lambda: network(task), int(repeats))
     rows["step"]["gb"] = memory

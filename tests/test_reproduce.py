@@ -81,6 +81,15 @@ def test_the_model_in_the_box_is_close_to_the_exact_answer() -> None:
         trained(0.7)
 
 
+def test_with_no_rows_the_models_in_the_box_go_on_larger_squares(tmp_path: Path) -> None:
+    smoke = ["gp", "--scale", "smoke", "--length-scale", "0.5"]
+    main([*smoke, "--rows", "--larger", "3", "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("smoke/*/larger-3.json")
+    result = json.loads(path.read_text())
+    assert (result["context"], len(result["oracle"])) == (960, 16)
+    assert 0 < sum(result["oracle"]) - sum(result["log_likelihood"]) < 16 * 0.5
+
+
 def test_full_scale_is_the_papers() -> None:
     full = SCALES["full"]
     assert (full.half, full.context, full.targets) == (6.0, 10_000, 1_000)

@@ -14,7 +14,19 @@ import torch
 from rich.console import Console
 
 from gridtnp.errors import require_known
-from gridtnp.reproduce.gp import NAMES, SCALES, keep, run_larger, run_row, scale_for
+from gridtnp.reproduce.gp import (
+    NAMES,
+    PACKAGED,
+    SCALES,
+    configuration,
+    keep,
+    load_row,
+    on_square,
+    run_larger,
+    run_row,
+    scale_for,
+    trained,
+)
 from gridtnp.reproduce.report import write_report
 
 
@@ -37,7 +49,8 @@ def main(
         type=float,
         default=[],
         metavar="HALF",
-        help="also predict on the squares [-HALF, HALF]², rows with relative positions only",
+        help="also predict on the squares [-HALF, HALF]², rows with relative positions only; with "
+        "no rows at all, the models that come with the package do",
     )
     parser.add_argument(
         "--keep",
@@ -57,11 +70,18 @@ def main(
         scale = scale_for(options.scale, length_scale, **recipe)
         for row in options.rows:
             run_row(row, scale, length_scale, options.data, out, console)
+            folder = out / f"{row}-{length_scale:g}-exact"
             for half in options.larger if row.endswith("relative") else ():
-                run_larger(row, scale, length_scale, half, out)
+                model = load_row(on_square(configuration(row, scale), half), folder)
+                run_larger(model, row, scale, length_scale, half, folder)
             if options.keep is not None and row.endswith("relative"):
                 keep(row, scale, length_scale, out, options.keep)
-    for path in write_report(out):
+        for half in () if options.rows else options.larger:
+            folder = out / f"{PACKAGED}-{length_scale:g}-exact"
+            model = trained(length_scale, half)
+            run_larger(model, PACKAGED, scale, length_scale, half, folder)
+            console.print(f"wrote {folder}/larger-{half:g}.json", highlight=False)
+    for path in write_report(out) if options.rows else ():
         console.print(f"wrote {path}", highlight=False)
 
 

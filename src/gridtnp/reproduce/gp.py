@@ -64,6 +64,8 @@ NAMES = {
     "swin-tnp-pt-full": "Swin-TNP, PT-GE, no NN-CA",
     "swin-tnp-pt-relative": "Swin-TNP, PT-GE, relative positions",
 }
+PACKAGED = "swin-tnp-pt-relative"
+"""The row that comes with the package, trained."""
 PRESETS_OF_ROWS = {
     "cnp": "gp/cnp",
     "pt-tnp": "gp/pt-tnp-256",
@@ -263,7 +265,7 @@ def run_row(
         "minutes": done.seconds / 60,
         "threads": torch.get_num_threads(),
         "commit": commit(),
-        "command": " ".join(["python -m gridtnp.reproduce", *sys.argv[1:]]),
+        "command": command(),
     }
     (folder / "result.json").write_text(json.dumps(result) + "\n")
     return result
@@ -274,7 +276,7 @@ def measure_times(out: Path) -> None:
     for path in sorted(out.glob("*/result.json")):
         result = json.loads(path.read_text())
         scale = scale_of(result)
-        model = load_row(result["row"], scale, path.parent)
+        model = load_row(configuration(result["row"], scale), path.parent)
         (draw,) = unseen(scale.process(result["length_scale"], result["data"]), 1)
         times = {
             "forward_ms": forward_milliseconds(model, draw.task),
@@ -289,46 +291,53 @@ def scale_of(result: dict[str, Any]) -> Scale:
     return Scale(**(values | {"recipe": Recipe(**values["recipe"])}))
 
 
-def load_row(row: str, scale: Scale, folder: Path) -> NeuralProcess:
+def load_row(config: ModelConfig, folder: Path) -> NeuralProcess:
     """A trained row."""
-    model = build_model(configuration(row, scale)).eval()
+    model = build_model(config).eval()
     model.load_state_dict(weights_of(read_tensors(folder / "checkpoint.safetensors")[0]))
     return model
 
 
+def on_square(config: ModelConfig, half: float) -> ModelConfig:
+    """A model with relative positions for [-half, half]², with cells as large as before."""
+    assert isinstance(config.architecture, GriddedConfig)
+    axes = [
+        Axis.cells(axis.name, -half, half, round(2 * half / axis.step))
+        for axis in config.architecture.grid.axes
+    ]
+    return config.on(Grid(tuple(axes)))
+
+
 def run_larger(
-    row: str, scale: Scale, length_scale: float, half: float, out: Path
+    model: NeuralProcess, row: str, scale: Scale, length_scale: float, half: float, folder: Path
 ) -> dict[str, Any]:
-    """A trained row with relative positions on a larger square, without training it again.
+    """A trained row with relative positions, put on a larger square without training it again.
 
     Points are as dense as in training. The exact answer looks five length-scales far, which costs
     it less than 0.0001 nats.
     """
-    larger = replace(
-        scale,
-        half=half,
-        context=round(scale.context * (half / scale.half) ** 2),
-        cells=round(scale.cells * half / scale.half),
-    )
-    config = configuration(row, scale)
-    axes = [Axis.cells(name, -half, half, larger.cells) for name in config.coordinates]
-    model = build_model(config.on(Grid(tuple(axes))))
-    tensors, _ = read_tensors(out / f"{row}-{length_scale:g}-exact" / "checkpoint.safetensors")
-    model.load_state_dict(weights_of(tensors))
-    draws = unseen(larger.process(length_scale, "exact"), 1 if half > 10 else 16)
+    context = round(scale.context * (half / scale.half) ** 2)
+    process = replace(scale, half=half, context=context).process(length_scale, "exact")
+    draws = unseen(process, 1 if half > 10 else 16)
     result = {
         "row": row,
         "length_scale": length_scale,
         "half": half,
-        "context": larger.context,
+        "context": context,
         "log_likelihood": scores(model, draws),
         "oracle": oracle_scores(draws, reach=5 * length_scale),
         "forward_ms": forward_milliseconds(model, draws[0].task, 1),
         "commit": commit(),
+        "command": command(),
     }
-    path = out / f"{row}-{length_scale:g}-exact" / f"larger-{half:g}.json"
-    path.write_text(json.dumps(result) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"larger-{half:g}.json").write_text(json.dumps(result) + "\n")
     return result
+
+
+def command() -> str:
+    """What was typed."""
+    return " ".join(["python -m gridtnp.reproduce", *sys.argv[1:]])
 
 
 def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
@@ -340,12 +349,7 @@ def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
     require_known(f"{length_scale:g}", paths, "A trained model is there for some length-scales")
     tensors, about = read_tensors(paths[f"{length_scale:g}"])
     config = ModelConfig.model_validate_json(about["config"])
-    assert isinstance(config.architecture, GriddedConfig)
-    before = config.architecture.grid.axes
-    cells = [round(axis.size * half / 3.0) for axis in before]
-    pairs = zip(before, cells, strict=True)
-    grid = Grid(tuple(Axis.cells(axis.name, -half, half, size) for axis, size in pairs))
-    model = build_model(config.on(grid))
+    model = build_model(on_square(config, half))
     model.load_state_dict(tensors)
     return model.eval()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gridtnp.reproduce.gp import NAMES, load_row, measure_times, scale_of, unseen
+from gridtnp.reproduce.gp import NAMES, configuration, load_row, measure_times, scale_of, unseen
 from gridtnp.synthetic import SOURCE, Draw
 
 MARKS = {"swin": "s", "vitnp": "^", "convcnp": "D"}
@@ -94,7 +94,7 @@ def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
                 + (f" ± {gaps[1]:.3f} |" if len(r["oracle"]) > 1 else " (one task) |")
             )
         lines.append("")
-    commands = sorted({f"{r['command']} (at {r['commit']})" for r in results})
+    commands = sorted({f"{r['command']} (at {r['commit']})" for r in [*results, *larger]})
     return "\n".join([*lines, "Made by:", "", *(f"- `{c}`" for c in commands), ""])
 
 
@@ -156,7 +156,8 @@ def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]
         task = type(draw.task)(draw.task.context, type(draw.task.target)(at.unsqueeze(0)))
         panels = [("exact posterior", Draw(task, draw.kernels, draw.noise).posterior())]
         for r in sorted(chosen, key=gap)[:3]:
-            model = load_row(r["row"], scale, out / f"{r['row']}-{length_scale:g}-exact")
+            folder = out / f"{r['row']}-{length_scale:g}-exact"
+            model = load_row(configuration(r["row"], scale), folder)
             panels.append((NAMES[r["row"]], model(task)))
         figure, axes = plt.subplots(
             2, len(panels), figsize=(3.2 * len(panels), 6.2), squeeze=False, layout="constrained"
