@@ -90,6 +90,11 @@ def operations(only: str) -> dict[str, Any]:
                 key = f"{name}/{size}/{backend}"
                 if only in key:
                     results[key] = measure("op", name, backend, size)
+    for size in ("gp", "stations", "wind"):
+        for backend in ("native", "plain"):
+            key = f"rowwise/{size}/{backend}"
+            if only in key:
+                results[key] = measure("op", "rowwise", backend, size)
     for backend in ("native", "segment"):
         for crowd in ("0", "0.1"):
             key = f"crowding/{backend}/{crowd}"

@@ -50,7 +50,7 @@ def test_a_missing_or_failing_compiler_is_a_reason_not_an_error(
     monkeypatch.setattr(native.shutil, "which", lambda _: None)
     assert native.library.__wrapped__() == "there is no C compiler"
     monkeypatch.setattr(native.shutil, "which", lambda _: "/bin/false")
-    assert native.library.__wrapped__() == "/bin/false cannot compile native.c"
+    assert native.library.__wrapped__() == "/bin/false cannot compile the files in C"
     assert not list(tmp_path.rglob("*.so"))
 
 

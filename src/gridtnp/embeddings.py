@@ -13,12 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from gridtnp.grid import Grid
-from gridtnp.recompute import added
+from gridtnp.ops.rows import Linear
 
 
 class Embedding(nn.Module, ABC):
@@ -67,11 +66,11 @@ class FourierEmbedding(Embedding):
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
         exact = torch.float32 if x.device.type == "mps" else torch.float64
         frequency = torch.tensor(self.frequencies, dtype=exact, device=x.device)
-        turns = x.to(exact).unsqueeze(-1) * frequency
+        turns = x.to(exact).movedim(-1, 0).unsqueeze(1) * frequency.view(-1, *[1] * (x.ndim - 1))
         angle = ((turns - turns.floor()) * (2 * math.pi)).to(
             torch.promote_types(x.dtype, torch.float32)
         )
-        return torch.cat([angle.sin(), angle.cos()], -1).flatten(-2)
+        return torch.cat([angle.sin(), angle.cos()], 1).flatten(0, 1).movedim(0, -1)
 
 
 class SphericalHarmonics(Embedding):
@@ -153,19 +152,19 @@ class InputEmbedding(nn.Module):
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n dz"]:
         return self.mix(self.features(x))
 
-    def into(
-        self, linear: nn.Linear, features: Float[Tensor, "*n f"], values: Float[Tensor, "*n dy"]
-    ) -> Float[Tensor, "*n out"]:
-        """What `linear` makes of (embedding, values): two linear maps in a row are one."""
+    def into(self, linear: nn.Linear) -> Linear:
+        """What `linear` makes of (embedding, values), from (features, values): two linear maps in a
+        row are one.
+        """
         dim = self.mix.out_features
-        place, rest = linear.weight[:, :dim], linear.weight[:, dim:]
-        bias = torch.addmv(linear.bias, place, self.mix.bias)
-        hidden = F.linear(features, place @ self.mix.weight, bias)
-        return added(hidden, F.linear(values.to(hidden.dtype), rest)) if len(rest.T) else hidden
+        place, values = linear.weight[:, :dim], linear.weight[:, dim:]
+        weight = torch.cat([place @ self.mix.weight, values], 1)
+        return Linear(weight, torch.addmv(linear.bias, place, self.mix.bias))
 
-    def features(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
-        """What is mixed."""
+    def features(self, x: Float[Tensor, "*n d"], *values: Tensor) -> Float[Tensor, "*n f"]:
+        """What is mixed, and values beside it."""
         pairs = zip(self.columns, self.parts, strict=True)
         features = [part(x[..., list(columns)]) for columns, part in pairs]
-        joined = features[0] if len(features) == 1 else torch.cat(features, -1)
-        return joined.to(self.mix.weight.dtype)
+        # One feature after the other in memory: that is how they are made.
+        joined = torch.cat([f.movedim(-1, 0) for f in (*features, *values)])
+        return joined.movedim(0, -1).to(self.mix.weight.dtype)

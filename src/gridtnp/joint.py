@@ -156,7 +156,7 @@ class _Draw:
         drawn = self._drawn(samples)
         encoding = network.encode(self._context(drawn))
         weights = self.luck.normal(samples, 1, (2 * WAVES, outputs))
-        step = max(16 // number, 1) * PIECE
+        step = max(8 // number, 1) * PIECE
         for start in range(0, len(self.rows), step):
             some = self.rows[start : start + step]
             target = self.view.targets(

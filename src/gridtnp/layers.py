@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from gridtnp.recompute import added, parts, rowwise
+from gridtnp import ops
+from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu, Step
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An op with its geometry bound:
@@ -21,13 +24,20 @@ Positions = Literal["absolute", "relative"]
 """Whether tokens know where they are, as in the paper, or only where they are from each other."""
 
 
-def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> nn.Sequential:
+class Perceptron(nn.Sequential):
+    """Row by row through linear maps, ReLUs and norms."""
+
+    def forward(self, x: Float[Tensor, "*n _"]) -> Float[Tensor, "*n _"]:  # pyright: ignore
+        return ops.rowwise(x, *steps(self))
+
+
+def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> Perceptron:
     """Point-wise linear maps with ReLU in between; `dim` is the width of the hidden layers."""
     widths = [dim_in, *[dim] * hidden_layers]
-    steps: list[nn.Module] = []
+    parts: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
-        steps += [nn.Linear(before, after), nn.ReLU(inplace=True)]
-    return nn.Sequential(*steps, nn.Linear(widths[-1], dim_out))
+        parts += [nn.Linear(before, after), nn.ReLU()]
+    return Perceptron(*parts, nn.Linear(widths[-1], dim_out))
 
 
 class AttentionBlock(nn.Module):
@@ -78,26 +88,65 @@ class AttentionBlock(nn.Module):
         self, x: Float[Tensor, "#batch *n dz"], attended: Float[Tensor, "batch *n heads dh"]
     ) -> Float[Tensor, "batch *n dz"]:
         """Residual and feed-forward around what was attended to."""
-        *first, last = self.feed_forward
-        assert isinstance(last, nn.Linear)
-
-        def body(x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-            x = added(self.out(attended), x)
-            hidden = x
-            for step in first:
-                hidden = step(hidden)
-            return hidden, x
-
         attended = attended.flatten(-2)
-        weights = [p for module in (self.out, *first) for p in module.parameters()]
-        return rowwise(body, (x.expand_as(attended), attended), weights, last.weight, last.bias)
+        around = (*steps(self.out), Add(x), Keep(), *steps(self.feed_forward), AddKept())
+        return ops.rowwise(attended, *around)
 
     def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         """What `weight` makes of the normed tokens: queries, keys or values, head by head."""
-        z = rowwise(lambda x: (self.norm(x), None), (x,), [*self.norm.parameters()], weight)
+        z = ops.rowwise(x, *steps(self.norm), Linear(weight))
         return parts(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
+
+
+def steps(*modules: nn.Module) -> Iterator[Step]:
+    """What modules do row by row."""
+    for module in modules:
+        match module:
+            case nn.Sequential():
+                yield from steps(*module)
+            case nn.Linear():
+                yield Linear(module.weight, module.bias)
+            case nn.LayerNorm():
+                yield Norm(module.weight, module.bias, module.eps)
+            case nn.ReLU():
+                yield Relu()
+            case _:
+                raise TypeError(f"{type(module).__name__} is not something that rows go through.")
 
 
 def module_name(source: str) -> str:
     """The name of a source's module: that of the source, but PyTorch has no dots in names."""
     return source.replace(".", "/")
+
+
+def parts(z: Float[Tensor, "*n parts heads dh"]) -> tuple[Float[Tensor, "*n heads dh"], ...]:
+    """Queries, keys or values that one projection made, as views.
+
+    Where their gradients lie side by side as they do, as those of the C back-end, these are taken
+    as the projection's without a copy.
+    """
+    if torch.compiler.is_compiling() or not z.requires_grad:
+        return z.unbind(-3)
+    found = _Parts.apply(z)
+    assert isinstance(found, tuple)
+    return found
+
+
+class _Parts(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, z: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
+        return z.unbind(-3)
+
+    @staticmethod
+    @once_differentiable
+    def backward(_: Any, *grads: Tensor) -> Tensor:  # pyright: ignore
+        first = grads[0]
+        whole = torch.empty((*first.shape[:-2], len(grads), *first.shape[-2:]), device="meta")
+        places = [
+            (g.untyped_storage().data_ptr(), g.storage_offset() - i * whole.stride(-3), g.stride())
+            for i, g in enumerate(grads)
+        ]
+        expected = (places[0][0], first.storage_offset(), whole.select(-3, 0).stride())
+        if all(place == expected for place in places):
+            return first.as_strided(whole.shape, whole.stride())
+        return torch.stack(grads, -3)

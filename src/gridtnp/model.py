@@ -24,7 +24,7 @@ from gridtnp.likelihoods import Likelihood
 from gridtnp.task import PointSet, Task, TokenSet, in_order
 from gridtnp.tokens import TokenEncoder
 
-PIECE = 8192
+PIECE = 16384
 """Points that go through a model at once: few enough to stay in the cache."""
 
 

@@ -30,7 +30,7 @@ from gridtnp.times import duration, to_times
 from gridtnp.understanding import Data
 from gridtnp.view import Static, View, on_sphere
 
-CHUNK = 16 * PIECE
+CHUNK = 8 * PIECE
 """Points that are prepared and decoded at once."""
 Advance = Callable[[int], None]
 

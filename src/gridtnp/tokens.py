@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gridtnp import ops
 from gridtnp.embeddings import InputEmbedding
-from gridtnp.layers import mlp, module_name
-from gridtnp.recompute import rowwise
+from gridtnp.layers import mlp, module_name, steps
 from gridtnp.task import PointSet, TokenSet
 
 
@@ -79,20 +79,10 @@ class EmbeddedTokenEncoder(TokenEncoder):
 
     def _tokens(self, perceptron: nn.Module, points: PointSet, values: Tensor) -> TokenSet:
         assert isinstance(perceptron, nn.Sequential)
-        first, *middle, last = perceptron
+        first, *others = perceptron
         assert isinstance(first, nn.Linear)
-        assert isinstance(last, nn.Linear)
-
-        def body(features: Tensor, values: Tensor) -> tuple[Tensor, None]:
-            hidden = self.embedding.into(first, features, values)
-            for step in middle:
-                hidden = step(hidden)
-            return hidden, None
-
-        features = self.embedding.features(locations(points))
-        modules = (self.embedding.mix, first, *middle)
-        weights = [p for module in modules for p in module.parameters()]
-        z = rowwise(body, (features, values), weights, last.weight, last.bias)
+        features = self.embedding.features(locations(points), values)
+        z = ops.rowwise(features, self.embedding.into(first), *steps(*others))
         return TokenSet(points.x, z, points.mask)
 
 

@@ -1,4 +1,5 @@
-"""Attention without parameters: pure functions of projected queries, keys, values and geometry.
+"""Attention without parameters: pure functions of projected queries, keys, values and geometry; and
+`rowwise` for what is done row by row in between.
 
 Every op has a readable loop, `reference`, that defines it, and back-ends that compute the same. The
 back-end is picked from a table, fastest first; each says why it cannot run on what it is given. One
@@ -16,7 +17,15 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gridtnp.ops import native, padded, reference, vectorised
+from gridtnp.ops import (
+    native,
+    native_attention,
+    native_rows,
+    padded,
+    reference,
+    rows,
+    vectorised,
+)
 
 
 def _always(*_: object) -> str | None:
@@ -37,7 +46,7 @@ class Backend:
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
     "cell_attention": (
-        Backend("native", native.cell_attention, native.why_not),
+        Backend("native", native_attention.cell_attention, native.why_not),
         Backend("segment", vectorised.cell_attention),
         Backend("padded", padded.cell_attention),
         Backend("reference", reference.cell_attention),
@@ -47,12 +56,12 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.cell_sum),
     ),
     "neighbour_attention": (
-        Backend("native", native.neighbour_attention, native.why_not),
+        Backend("native", native_attention.neighbour_attention, native.why_not),
         Backend("gather", vectorised.neighbour_attention),
         Backend("reference", reference.neighbour_attention),
     ),
     "window_attention": (
-        Backend("native", native.window_attention, native.why_not),
+        Backend("native", native_attention.window_attention, native.why_not),
         Backend("batched", vectorised.window_attention),
         Backend("reference", reference.window_attention),
     ),
@@ -61,10 +70,15 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.full_attention),
     ),
 }
+ROWWISE = (
+    Backend("native", native_rows.rowwise, native_rows.why_not),
+    Backend("recomputed", rows.recomputed, rows.why_not_recomputed),
+    Backend("plain", rows.plain),
+)
 
 
 def _run(op: str, backend: str | None, *arguments: object) -> Any:
-    table = BACKENDS[op]
+    table = ROWWISE if op == "rowwise" else BACKENDS[op]
     if backend is None:
         for candidate in table:
             if candidate.why_not(*arguments) is None:
@@ -162,3 +176,13 @@ def full_attention(
 ) -> Float[Tensor, "batch n heads dh"]:
     """Every query attends to every key that the mask lets through (eq. 3)."""
     return _run("full_attention", backend, query, key, value, mask)
+
+
+def rowwise(
+    x: Float[Tensor, "*n _"], *steps: rows.Step, backend: str | None = None
+) -> Float[Tensor, "*n _"]:
+    """What the steps make of every row, one after the other."""
+    if not steps:
+        return x
+    rows.check(x.shape[-1], steps)
+    return _run("rowwise", backend, x, steps)

@@ -1,0 +1,459 @@
+/* Attention of cells and to neighbours for the processor, in plain C and single precision: what reference.py
+ * defines; windows.c has that inside windows.
+ *
+ * A row is a token and holds all heads side by side, `heads * size` floats. Consecutive rows are `stride`
+ * floats apart, so that keys and values are read out of one projection without a copy. Where several rows
+ * are added into one, a row that two threads want belongs to the first, and the second keeps its part apart.
+ * Backward passes compute the weights again instead of keeping them.
+ */
+
+#include "vectors.h"
+
+/* Room for one number per head and some to fill up. */
+INLINE int64_t per_head(int64_t heads) { return (heads + W8 - 1) / W8 * W8; }
+
+/* y[i] = exp(y[i] - top) for i < n, and their sum; minus infinity becomes zero. y has room for filled(n). */
+INLINE float exp_all(float *y, float top, int n) {
+    vec total = all(0.0f);
+    for (int i = n; i % W8; i++) y[i] = -INFINITY;
+    for (int i = 0; i < n; i += W8) {
+        const vec x = load(y + i);
+        const ivec there = x != -INFINITY; /* exp never gets to zero, a mask does */
+        const vec e = (vec)((ivec)exp8(x - top) & there);
+        store(y + i, e);
+        total += e;
+    }
+    return sum(total);
+}
+
+INLINE float largest(const float *y, int n) {
+    float top = y[0];
+    for (int i = 1; i < n; i++) top = y[i] > top ? y[i] : top;
+    return top;
+}
+
+INLINE float dot(const float *a, const float *b, const int size) {
+    vec s = all(0.0f);
+    float rest = 0.0f;
+    int d = 0;
+    for (; d + W8 <= size; d += W8) s += load(a + d) * load(b + d);
+    for (; d < size; d++) rest += a[d] * b[d];
+    return size < W8 ? rest : sum(s) + rest;
+}
+
+/* The sums of eight vectors, as one vector. */
+INLINE vec sums(const vec *p) {
+#if defined(__clang__) || __GNUC__ >= 12
+    vec a[4], b[2];
+    for (int i = 0; i < 4; i++)
+        a[i] = __builtin_shufflevector(p[2 * i], p[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14)
+             + __builtin_shufflevector(p[2 * i], p[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    for (int i = 0; i < 2; i++)
+        b[i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13)
+             + __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return __builtin_shufflevector(b[0], b[1], 0, 1, 2, 3, 8, 9, 10, 11)
+         + __builtin_shufflevector(b[0], b[1], 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+    vec s;
+    for (int i = 0; i < W8; i++) s[i] = sum(p[i]);
+    return s;
+#endif
+}
+
+/* y[h] = a_h · b_h for every head, `scale` times; y has room for per_head(heads). */
+INLINE void dots(float *y, const float *a, const float *b, int64_t heads, float scale, const int size) {
+    int64_t h = 0;
+    for (; size % W8 == 0 && h + W8 <= heads; h += W8) {
+        vec p[W8];
+        #pragma GCC unroll 8
+        for (int i = 0; i < W8; i++) {
+            const float *x = a + (h + i) * size, *z = b + (h + i) * size;
+            p[i] = load(x) * load(z);
+            for (int d = W8; d < size; d += W8) p[i] += load(x + d) * load(z + d);
+        }
+        store(y + h, sums(p) * scale);
+    }
+    for (; h < heads; h++) y[h] = dot(a + h * size, b + h * size, size) * scale;
+}
+
+INLINE void add_scaled(float *y, const float *x, const float a, const int size) {
+    int d = 0;
+    for (; d + W8 <= size; d += W8) store(y + d, load(y + d) + load(x + d) * a);
+    for (; d < size; d++) y[d] += a * x[d];
+}
+
+INLINE void scale_by(float *y, const float a, const int size) {
+    int d = 0;
+    for (; d + W8 <= size; d += W8) store(y + d, load(y + d) * a);
+    for (; d < size; d++) y[d] *= a;
+}
+
+/* ---- several threads add to rows that others may want, too ------------------------------------------- */
+
+#define SHARES 4 /* so many at most: a share may need as much memory again */
+
+/* Where the shares of a list of entries add to: `rows` rows of `row` floats at `sum`, the entry e to row at[e].
+ * A share has sums of its own for the rows from its lowest up to `own`, where an earlier share may write, and
+ * adds to the rest directly. Entries in the order of their rows have few such rows between them. */
+typedef struct {
+    float *sum, *apart;
+    int64_t first, last, low, own, row;
+} Share;
+
+INLINE float *row_of(const Share *share, int64_t r) {
+    return r < share->own ? share->apart + (r - share->low) * share->row : share->sum + r * share->row;
+}
+
+/* `n` entries, `k` at a time, are shared out; returns how many shares there are. */
+static int64_t share_out(
+    Share *shares, int64_t n, int64_t k, const int64_t *at, const uint8_t *valid, float *sum, int64_t row
+) {
+    const int64_t threads = omp_get_max_threads(), count = threads < SHARES ? threads : SHARES;
+    int64_t taken = 0; /* rows below it may be written by an earlier share */
+    for (int64_t s = 0; s < count; s++) {
+        int64_t low = INT64_MAX, high = 0;
+        const int64_t first = n * s / count, last = n * (s + 1) / count;
+        for (int64_t e = first * k; e < last * k; e++) {
+            if (valid && !valid[e]) continue;
+            if (at[e] < low) low = at[e];
+            if (at[e] >= high) high = at[e] + 1;
+        }
+        const int64_t own = low < taken ? (high < taken ? high : taken) : 0;
+        float *apart = own ? calloc((own - low) * row, sizeof(float)) : NULL;
+        shares[s] = (Share){sum, apart, first, last, low, own, row};
+        taken = high > taken ? high : taken;
+    }
+    return count;
+}
+
+static void bring_together(Share *shares, int64_t count) {
+    for (int64_t s = 0; s < count; s++) {
+        const Share share = shares[s];
+        #pragma omp parallel for schedule(static)
+        for (int64_t r = share.low; r < share.own; r++)
+            add_scaled(share.sum + r * share.row, share.apart + (r - share.low) * share.row, 1.0f, share.row);
+        free(share.apart);
+    }
+}
+
+/* ---- every query attends to the rows at its own indices ------------------------------------------ */
+
+/* The weights of one query's neighbours, all heads side by side, neighbour after neighbour; times `inverse`
+ * those of a head sum to one. What is not valid weighs nothing. There is room for per_head(heads) each. */
+INLINE void neighbour_weights(
+    float *weight, float *inverse, const float *q, const float *key, int64_t key_stride, const int64_t *at,
+    const uint8_t *valid, const float *bias, int64_t heads, int64_t k, float scale, const int size
+) {
+    const int64_t room = per_head(heads);
+    for (int64_t j = 0; j < k; j++) {
+        float *w = weight + j * room;
+        dots(w, q, key + at[j] * key_stride, heads, scale, size);
+        if (bias)
+            for (int64_t h = 0; h < heads; h++) w[h] += bias[j * heads + h];
+    }
+    for (int64_t h = 0; h < heads; h += W8) {
+        vec top = all(-INFINITY), total = all(0.0f);
+        for (int64_t j = 0; j < k; j++)
+            if (!valid || valid[j]) top = larger(load(weight + j * room + h), top);
+        for (int64_t j = 0; j < k; j++) {
+            vec e = all(0.0f);
+            if (!valid || valid[j]) e = exp8(load(weight + j * room + h) - top);
+            store(weight + j * room + h, e);
+            total += e;
+        }
+        for (int l = 0; l < W8; l++) inverse[h + l] = total[l] == 0.0f ? 0.0f : 1.0f / total[l];
+    }
+}
+
+INLINE void neighbour_forward_sized(
+    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, float *out, float scale, const int size
+) {
+    const int64_t room = per_head(heads); /* weights of all heads side by side, neighbour after neighbour */
+    #pragma omp parallel
+    {
+        float *weight = calloc((k + 1) * room, sizeof(float)), *inverse = weight + k * room;
+        #pragma omp for schedule(dynamic, 64)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t *at = index + i * k;
+            neighbour_weights(
+                weight, inverse, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads : NULL, heads, k, scale, size);
+            for (int64_t h = 0; h < heads; h++) {
+                float *o = out + (i * heads + h) * size;
+                int d = 0;
+                for (; d + 2 * W8 <= size; d += 2 * W8) {
+                    vec a = all(0.0f), b = a;
+                    for (int64_t j = 0; j < k; j++) {
+                        const float *v = value + at[j] * value_stride + h * size + d;
+                        a += load(v) * weight[j * room + h];
+                        b += load(v + W8) * weight[j * room + h];
+                    }
+                    store(o + d, a * inverse[h]);
+                    store(o + d + W8, b * inverse[h]);
+                }
+                for (; d < size; d++) {
+                    float a = 0.0f;
+                    for (int64_t j = 0; j < k; j++)
+                        a += value[at[j] * value_stride + h * size + d] * weight[j * room + h];
+                    o[d] = a * inverse[h];
+                }
+            }
+        }
+        free(weight);
+    }
+}
+
+void neighbour_forward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, float *out, float scale
+) {
+    #define CALL(S) neighbour_forward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
+                                            value_stride, index, valid, bias, out, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+INLINE void neighbour_backward_sized(
+    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
+    float *row_grad, float *bias_grad, float scale, const int size
+) {
+    const int64_t row = heads * size, room = per_head(heads);
+    Share shares[SHARES];
+    const int64_t count = share_out(shares, n, k, index, valid, row_grad, 2 * row);
+    #pragma omp parallel for schedule(static)
+    for (int64_t s = 0; s < count; s++) {
+        float *weight = calloc((k + 3) * room, sizeof(float)), *inverse = weight + k * room;
+        float *mean = inverse + room, *slope = mean + room;
+        for (int64_t i = shares[s].first; i < shares[s].last; i++) {
+            const int64_t *at = index + i * k;
+            const float *q = query + i * query_stride, *g = grad + i * row;
+            float *dq = query_grad + i * row;
+            neighbour_weights(
+                weight, inverse, q, key, key_stride, at, valid ? valid + i * k : NULL,
+                bias ? bias + i * k * heads : NULL, heads, k, scale, size);
+            dots(mean, g, out + i * row, heads, 1.0f, size);
+            memset(dq, 0, sizeof(float) * row);
+            for (int64_t j = 0; j < k; j++) {
+                if (valid && !valid[i * k + j]) {
+                    if (bias_grad) memset(bias_grad + (i * k + j) * heads, 0, sizeof(float) * heads);
+                    continue;
+                }
+                const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
+                float *dx = row_of(&shares[s], at[j]), *dv = dx + row, *w = weight + j * room;
+                dots(slope, g, v, heads, 1.0f, size);
+                for (int64_t h = 0; h < room; h += W8) {
+                    store(w + h, load(w + h) * load(inverse + h));
+                    store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
+                }
+                if (bias_grad) memcpy(bias_grad + (i * k + j) * heads, slope, sizeof(float) * heads);
+                for (int64_t h = 0; h < heads; h++) {
+                    add_scaled(dv + h * size, g + h * size, w[h], size);
+                    add_scaled(dx + h * size, q + h * size, slope[h] * scale, size);
+                    add_scaled(dq + h * size, x + h * size, slope[h] * scale, size);
+                }
+            }
+        }
+        free(weight);
+    }
+    bring_together(shares, count);
+}
+
+void neighbour_backward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+    const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
+    float *row_grad, float *bias_grad, float scale
+) {
+    #define CALL(S) neighbour_backward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
+        value_stride, index, valid, bias, out, grad, query_grad, row_grad, bias_grad, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+/* ---- every cell attends to its own points and to what it already knows ---------------------------- */
+
+#define RUN 32 /* points of a cell that are taken at once */
+
+/* The points of cell c are order[start[c]] to order[start[c + 1] - 1]; returns `start`, which owns `order`, too. */
+static int64_t *by_cell(
+    int64_t **order, int64_t n, int64_t k, int64_t cells, const int64_t *cell, const uint8_t *valid
+) {
+    int64_t *start = calloc(cells + 2 + n * k, sizeof(int64_t));
+    *order = start + cells + 2;
+    for (int64_t e = 0; e < n * k; e++)
+        if (!valid || valid[e]) start[cell[e] + 2]++;
+    for (int64_t c = 0; c < cells; c++) start[c + 2] += start[c + 1];
+    for (int64_t p = 0; p < n; p++)
+        for (int64_t e = p * k; e < (p + 1) * k; e++)
+            if (!valid || valid[e]) (*order)[start[cell[e] + 1]++] = p;
+    return start;
+}
+
+/* A cell that has seen `out`, with weights whose sum has the logarithm `log_sum`, sees more points. There is work
+ * space for (RUN + 3) numbers per head. */
+INLINE void see_points(
+    float *out, float *log_sum, const float *q, const float *key, int64_t key_stride, const float *value,
+    int64_t value_stride, const int64_t *points, int64_t count, int64_t heads, float scale, float *work, const int size
+) {
+    const int64_t room = per_head(heads);
+    float *top = work, *total = top + room, *less = total + room, *weight = less + room;
+    memcpy(top, log_sum, sizeof(float) * heads);
+    for (int64_t h = 0; h < room; h++) total[h] = 1.0f;
+    for (; count > 0; points += RUN, count -= RUN) {
+        const int64_t many = count < RUN ? count : RUN;
+        for (int64_t j = 0; j < many; j++)
+            dots(weight + j * room, q, key + points[j] * key_stride, heads, scale, size);
+        for (int64_t h = 0; h < room; h += W8) {
+            vec high = load(top + h);
+            for (int64_t j = 0; j < many; j++) high = larger(load(weight + j * room + h), high);
+            const vec before = exp8(load(top + h) - high);
+            vec t = load(total + h) * before;
+            for (int64_t j = 0; j < many; j++) {
+                const vec e = exp8(load(weight + j * room + h) - high);
+                store(weight + j * room + h, e);
+                t += e;
+            }
+            store(top + h, high), store(total + h, t), store(less + h, before);
+        }
+        for (int64_t h = 0; h < heads; h++) {
+            float *o = out + h * size;
+            const float *v = value + h * size;
+            int d = 0;
+            for (; d + W8 <= size; d += W8) {
+                vec a = load(o + d) * less[h];
+                for (int64_t j = 0; j < many; j++)
+                    a += load(v + points[j] * value_stride + d) * weight[j * room + h];
+                store(o + d, a);
+            }
+            for (; d < size; d++) {
+                float a = o[d] * less[h];
+                for (int64_t j = 0; j < many; j++) a += v[points[j] * value_stride + d] * weight[j * room + h];
+                o[d] = a;
+            }
+        }
+    }
+    for (int64_t h = 0; h < heads; h++) {
+        scale_by(out + h * size, 1.0f / total[h], size);
+        log_sum[h] = top[h] + logf(total[h]);
+    }
+}
+
+/* What two have seen of the same cell, in the place of the first. */
+static void see_together(
+    float *out, float *log_sum, const float *other, const float *other_log_sum, int64_t heads, int64_t size
+) {
+    for (int64_t h = 0; h < heads; h++) {
+        const float top = fmaxf(log_sum[h], other_log_sum[h]);
+        const float a = expf(log_sum[h] - top), b = expf(other_log_sum[h] - top);
+        for (int64_t d = h * size; d < (h + 1) * size; d++) out[d] = (out[d] * a + other[d] * b) / (a + b);
+        log_sum[h] = top + logf(a + b);
+    }
+}
+
+/* `out` and `log_sum` come in as the cells' own values and logits and go out with the points added. Threads share
+ * the points in the order of their cells. A cell between two shares belongs to the first; the second keeps apart
+ * what it sees of it. */
+INLINE void cell_forward_sized(
+    int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key, int64_t key_stride,
+    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid, float *out,
+    float *log_sum, float scale, const int size
+) {
+    const int64_t row = heads * size, shares = omp_get_max_threads();
+    int64_t *order, *start = by_cell(&order, n, k, cells, cell, valid), *divided = calloc(shares, sizeof(int64_t));
+    float *apart = calloc(shares * (row + heads), sizeof(float));
+    #pragma omp parallel for schedule(static)
+    for (int64_t s = 0; s < shares; s++) {
+        const int64_t last = start[cells] * (s + 1) / shares;
+        int64_t i = start[cells] * s / shares, c = 0;
+        float *work = calloc((RUN + 3) * per_head(heads), sizeof(float));
+        while (i < last) {
+            while (start[c + 1] <= i) c++;
+            const int64_t end = start[c + 1] < last ? start[c + 1] : last;
+            float *o = out + c * row, *l = log_sum + c * heads;
+            if (i > start[c]) {
+                divided[s] = c + 1; /* zero is for none */
+                o = apart + s * (row + heads), l = o + row;
+                for (int64_t h = 0; h < heads; h++) l[h] = -INFINITY;
+            }
+            see_points(
+                o, l, query + c * row, key, key_stride, value, value_stride, order + i, end - i, heads, scale, work,
+                size);
+            i = end;
+        }
+        free(work);
+    }
+    for (int64_t s = 0; s < shares; s++) {
+        const float *o = apart + s * (row + heads);
+        const int64_t c = divided[s] - 1;
+        if (c >= 0) see_together(out + c * row, log_sum + c * heads, o, o + row, heads, size);
+    }
+    free(apart);
+    free(divided);
+    free(start);
+}
+
+void cell_forward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell,
+    const uint8_t *valid, float *out, float *log_sum, float scale
+) {
+    #define CALL(S) cell_forward_sized(n, k, heads, cells, query, key, key_stride, value, value_stride, \
+                                       cell, valid, out, log_sum, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+INLINE void cell_backward_sized(
+    int64_t n, int64_t k, int64_t heads, const float *query, const float *key, int64_t key_stride,
+    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
+    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
+    float scale, const int size
+) {
+    const int64_t row = heads * size, room = per_head(heads);
+    Share shares[SHARES];
+    const int64_t count = share_out(shares, n, k, cell, valid, query_grad, row);
+    #pragma omp parallel for schedule(static)
+    for (int64_t s = 0; s < count; s++) {
+        float *weight = calloc(2 * room, sizeof(float)), *slope = weight + room;
+        for (int64_t p = shares[s].first; p < shares[s].last; p++) {
+            const float *x = key + p * key_stride, *v = value + p * value_stride;
+            float *dx = point_grad + 2 * p * row, *dv = dx + row;
+            memset(dx, 0, sizeof(float) * 2 * row);
+            for (int64_t e = p * k; e < (p + 1) * k; e++) {
+                if (valid && !valid[e]) continue;
+                const int64_t c = cell[e];
+                const float *q = query + c * row, *g = grad + c * row;
+                float *dq = row_of(&shares[s], c);
+                dots(weight, q, x, heads, scale, size);
+                for (int64_t h = 0; h < heads; h++) weight[h] -= log_sum[c * heads + h];
+                exp_all(weight, 0.0f, heads);
+                dots(slope, g, v, heads, 1.0f, size);
+                for (int64_t h = 0; h < heads; h++) {
+                    const float w = weight[h], d = w * (slope[h] - mean[c * heads + h]) * scale;
+                    add_scaled(dv + h * size, g + h * size, w, size);
+                    add_scaled(dx + h * size, q + h * size, d, size);
+                    add_scaled(dq + h * size, x + h * size, d, size);
+                }
+            }
+        }
+        free(weight);
+    }
+    bring_together(shares, count);
+}
+
+void cell_backward(
+    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, const float *key, int64_t key_stride,
+    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
+    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
+    float scale
+) {
+    #define CALL(S) cell_backward_sized(n, k, heads, query, key, key_stride, value, value_stride, cell, \
+                                        valid, log_sum, grad, mean, query_grad, point_grad, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}

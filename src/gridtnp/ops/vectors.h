@@ -1,0 +1,109 @@
+/* What the C files share: eight floats at a time, products of small matrices, and threads. */
+
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#define omp_get_max_threads() 1
+#define omp_get_thread_num() 0
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Eight floats at a time; compilers make of it what the processor has. */
+typedef float vec __attribute__((vector_size(32)));
+typedef int32_t ivec __attribute__((vector_size(32)));
+#define W8 8
+
+INLINE vec load(const float *p) {
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+
+INLINE vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
+
+typedef float half __attribute__((vector_size(16)));
+
+INLINE float sum(vec v) {
+    half a[2];
+    memcpy(a, &v, sizeof v);
+    a[0] += a[1];
+    return (a[0][0] + a[0][1]) + (a[0][2] + a[0][3]);
+}
+
+#define LANES (2 * W8)
+
+/* Room for so many floats and some to fill up, so that loops need no ends. */
+INLINE int64_t filled(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
+
+INLINE vec larger(vec a, vec b) {
+#ifdef __AVX__
+    return __builtin_ia32_maxps256(a, b);
+#else
+    const ivec more = a > b;
+    return (vec)(((ivec)a & more) | ((ivec)b & ~more));
+#endif
+}
+
+/* exp for arguments that are not large: 2^n by the exponent's bits, what is left by a polynomial. */
+INLINE vec exp8(vec x) {
+    x = larger(all(-87.0f), x);
+    const vec shifted = x * 1.44269504f + 12582912.0f; /* the low bits are the nearest whole number */
+    const vec n = shifted - 12582912.0f;
+    const vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return (vec)((ivec)p + (((ivec)shifted) << 23)); /* times 2^n; the constant's bits fall off the top */
+}
+
+/* The common head sizes are compiled with the size known. */
+#define FOR_SIZE(size, CALL) \
+    switch (size) {          \
+        case 4: CALL(4); break;   \
+        case 8: CALL(8); break;   \
+        case 16: CALL(16); break; \
+        case 32: CALL(32); break; \
+        case 64: CALL(64); break; \
+        default: CALL(size);      \
+    }
+
+/* ---- products ----------------------------------------------------------------------------------------
+ *
+ * They are made of tiles of TALL × LANES sums, as many as the registers of a processor with sixteen vectors hold. */
+
+#define TALL 6
+
+INLINE int64_t tall(int64_t rows) { return (rows + TALL - 1) / TALL * TALL; }
+
+/* TALL rows of LANES sums, which begin with `start`: y[r] = start[r] + Σ_k x[r, k] panel[k]. */
+INLINE void tile(
+    float *y, int64_t y_row, const float *start, int64_t start_row, const float *x, int64_t x_row, int64_t x_step,
+    const float *panel, int64_t depth
+) {
+    vec s[TALL][2];
+    for (int r = 0; r < TALL; r++)
+        for (int half = 0; half < 2; half++) s[r][half] = load(start + r * start_row + half * W8);
+    for (int64_t k = 0; k < depth; k++) {
+        const vec low = load(panel + k * LANES), high = load(panel + k * LANES + W8);
+        #pragma GCC unroll 6
+        for (int r = 0; r < TALL; r++) {
+            const vec a = all(x[r * x_row + k * x_step]);
+            s[r][0] += a * low;
+            s[r][1] += a * high;
+        }
+    }
+    for (int r = 0; r < TALL; r++)
+        for (int half = 0; half < 2; half++) store(y + r * y_row + half * W8, s[r][half]);
+}

@@ -1,0 +1,237 @@
+/* Attention inside windows for the processor, in plain C and single precision: what reference.py defines.
+ *
+ * Windows own their rows and are shared out whole. The rows of a head are collected in panels of LANES numbers, one
+ * panel for heads of up to so many; there are `high` rows, so that tiles fit in, of which those beyond the window's
+ * points do not matter. Weights and slopes are matrices p[j][i] of `high` rows and `wide` columns: how much point i
+ * looks at point j. The backward pass computes the weights again.
+ */
+
+#include "vectors.h"
+
+/* y[j][i] = Σ_d a[j][d] b[i][d]; b comes as columns, LANES of its rows after each other. */
+INLINE void products_of_rows(
+    float *y, const float *a, const float *b_columns, int64_t high, int64_t wide, const int size
+) {
+    const float zeros[LANES] = {0};
+    for (int64_t i = 0; i < wide; i += LANES)
+        for (int64_t j = 0; j < high; j += TALL)
+            for (int64_t d = 0; d < size; d += LANES) {
+                float *s = y + j * wide + i;
+                const int64_t depth = size - d < LANES ? size - d : LANES;
+                tile(
+                    s, wide, d ? s : zeros, d ? wide : 0, a + d * high + j * LANES, LANES, 1,
+                    b_columns + (i * size + d * LANES), depth);
+            }
+}
+
+/* y[i][d] = Σ_j p[i][j] b[j][d] over j < points, where p[i][j] is at p[i * row + j * step]. */
+INLINE void weighted_sums(
+    float *y, const float *p, int64_t row, int64_t step, const float *b, int64_t points, int64_t high, const int size
+) {
+    const float zeros[LANES] = {0};
+    for (int64_t d = 0; d < size; d += LANES)
+        for (int64_t i = 0; i < high; i += TALL)
+            tile(y + d * high + i * LANES, LANES, zeros, 0, p + i * row, row, step, b + d * high, points);
+}
+
+/* The window's rows of one head, in panels. */
+INLINE void collect(
+    float *panels, const float *from, int64_t stride, const int32_t *at, int64_t points, int64_t high, const int size
+) {
+    for (int64_t d = 0; d < size; d += LANES)
+        for (int64_t i = 0; i < points; i++)
+            memcpy(
+                panels + d * high + i * LANES, from + at[i] * stride + d,
+                sizeof(float) * (size - d < LANES ? size - d : LANES));
+}
+
+/* And back. */
+INLINE void spread(
+    float *to, int64_t stride, const float *panels, const int32_t *at, int64_t points, int64_t high, const int size
+) {
+    for (int64_t d = 0; d < size; d += LANES)
+        for (int64_t i = 0; i < points; i++)
+            memcpy(
+                to + at[i] * stride + d, panels + d * high + i * LANES,
+                sizeof(float) * (size - d < LANES ? size - d : LANES));
+}
+
+/* The next head's rows will be wanted. */
+INLINE void expect(const float *from, int64_t stride, const int32_t *at, int64_t points, const int size) {
+    for (int64_t i = 0; i < points; i++)
+        for (int64_t d = 0; d < size; d += LANES) __builtin_prefetch(from + at[i] * stride + d);
+}
+
+/* Rows in panels become columns, LANES rows after each other. */
+INLINE void transpose(float *columns, const float *panels, int64_t wide, int64_t high, const int size) {
+    for (int64_t first = 0; first < wide; first += LANES)
+        for (int64_t d = 0; d < size; d++)
+            for (int64_t i = 0; i < LANES; i++)
+                columns[first * size + d * LANES + i] =
+                    panels[d / LANES * LANES * high + (first + i) * LANES + d % LANES];
+}
+
+/* Weights, which times `inverse` of the one who looks sum to one. */
+INLINE void window_weights(
+    float *p, float *inverse, const float *k, const float *query_columns, const uint8_t *label, const float *bias, int64_t points,
+    int64_t high, int64_t wide, float scale, const int size
+) {
+    products_of_rows(p, k, query_columns, high, wide, size);
+    if (bias || label)
+        for (int64_t j = 0; j < points; j++)
+            for (int64_t i = 0; i < points; i++) {
+                float *s = p + j * wide + i;
+                if (bias) *s += bias[j * points + i] / scale;
+                if (label && label[i] != label[j]) *s = -INFINITY;
+            }
+    for (int64_t i = 0; i < wide; i += W8) {
+        vec top = load(p + i), total = all(0.0f);
+        for (int64_t j = 1; j < points; j++) top = larger(load(p + j * wide + i), top);
+        for (int64_t j = 0; j < points; j++) {
+            const vec s = load(p + j * wide + i);
+            vec e = exp8((s - top) * scale);
+            if (label) e = (vec)((ivec)e & (s != -INFINITY)); /* exp never gets to zero, a mask does */
+            store(p + j * wide + i, e);
+            total += e;
+        }
+        store(inverse + i, 1.0f / total);
+    }
+}
+
+/* Labels matter only where they differ. */
+INLINE const uint8_t *labels_of(const uint8_t *labels, int64_t window, int64_t points) {
+    if (!labels) return NULL;
+    labels += window * points;
+    for (int64_t i = 1; i < points; i++)
+        if (labels[i] != labels[0]) return labels;
+    return NULL;
+}
+
+INLINE void window_forward_sized(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, float *out, float scale, const int size
+) {
+    const int64_t wide = filled(points), high = tall(wide), panels = high * filled(size), row = heads * size;
+    #pragma omp parallel
+    {
+        float *q = calloc(5 * panels + (high + 1) * wide, sizeof(float)), *qt = q + panels, *k = qt + panels;
+        float *v = k + panels, *o = v + panels, *inverse = o + panels, *p = inverse + wide;
+        #pragma omp for schedule(dynamic, 4)
+        for (int64_t task = 0; task < batch * windows; task++) {
+            const int64_t base = task / windows * cells;
+            const int32_t *at = rows + task % windows * points;
+            const uint8_t *label = labels_of(labels, task % windows, points);
+            for (int64_t h = 0; h < heads; h++) {
+                const int64_t from = base * stride + h * size;
+                collect(q, query + from, stride, at, points, high, size);
+                collect(k, key + from, stride, at, points, high, size);
+                collect(v, value + from, stride, at, points, high, size);
+                if (h + 1 < heads) {
+                    expect(query + from + size, stride, at, points, size);
+                    expect(key + from + size, stride, at, points, size);
+                    expect(value + from + size, stride, at, points, size);
+                }
+                transpose(qt, q, wide, high, size);
+                const float *b = bias ? bias + h * points * points : NULL;
+                window_weights(p, inverse, k, qt, label, b, points, high, wide, scale, size);
+                weighted_sums(o, p, 1, wide, v, points, high, size);
+                for (int64_t d = 0; d < size; d += LANES)
+                    for (int64_t i = 0; i < points; i++)
+                        for (int64_t l = 0; l < LANES; l++) o[d * high + i * LANES + l] *= inverse[i];
+                spread(out + base * row + h * size, row, o, at, points, high, size);
+            }
+        }
+        free(q);
+    }
+}
+
+void window_forward(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, float *out, float scale
+) {
+    #define CALL(S) window_forward_sized(batch, windows, points, heads, cells, query, key, value, stride, \
+                                         rows, labels, bias, out, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
+
+/* Gradients go to rows of query, key and value side by side, `3 * heads * size` floats each. */
+INLINE void window_backward_sized(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, const float *grad, float *into, float *bias_grad, float scale, const int size
+) {
+    const int64_t wide = filled(points), high = tall(wide), panels = high * filled(size), row = heads * size;
+    const int64_t pairs = bias_grad ? heads * points * points : 0, threads = omp_get_max_threads();
+    float *apart = calloc(threads * pairs + 1, sizeof(float)); /* every thread's share of the bias's gradient */
+    #pragma omp parallel
+    {
+        float *q = calloc(7 * panels + (2 * high + 1) * wide, sizeof(float)), *qt = q + panels, *k = qt + panels;
+        float *v = k + panels, *g = v + panels, *gt = g + panels, *o = gt + panels;
+        float *inverse = o + panels, *p = inverse + wide, *s = p + high * wide;
+        float *own_bias_grad = apart + omp_get_thread_num() * pairs;
+        #pragma omp for schedule(static)
+        for (int64_t task = 0; task < batch * windows; task++) {
+            const int64_t base = task / windows * cells;
+            const int32_t *at = rows + task % windows * points;
+            const uint8_t *label = labels_of(labels, task % windows, points);
+            for (int64_t h = 0; h < heads; h++) {
+                const int64_t from = base * stride + h * size;
+                collect(q, query + from, stride, at, points, high, size);
+                collect(k, key + from, stride, at, points, high, size);
+                collect(v, value + from, stride, at, points, high, size);
+                collect(g, grad + base * row + h * size, row, at, points, high, size);
+                if (h + 1 < heads) {
+                    expect(query + from + size, stride, at, points, size);
+                    expect(key + from + size, stride, at, points, size);
+                    expect(value + from + size, stride, at, points, size);
+                    expect(grad + base * row + (h + 1) * size, row, at, points, size);
+                }
+                transpose(qt, q, wide, high, size);
+                transpose(gt, g, wide, high, size);
+                const float *b = bias ? bias + h * points * points : NULL;
+                window_weights(p, inverse, k, qt, label, b, points, high, wide, scale, size);
+                products_of_rows(s, v, gt, high, wide, size);
+                for (int64_t i = 0; i < wide; i += W8) {
+                    vec mean = all(0.0f);
+                    for (int64_t j = 0; j < points; j++) {
+                        const vec weight = load(p + j * wide + i) * load(inverse + i);
+                        store(p + j * wide + i, weight);
+                        mean += weight * load(s + j * wide + i);
+                    }
+                    for (int64_t j = 0; j < points; j++)
+                        store(s + j * wide + i, load(p + j * wide + i) * (load(s + j * wide + i) - mean));
+                }
+                if (bias_grad)
+                    for (int64_t j = 0; j < points; j++)
+                        for (int64_t i = 0; i < points; i++)
+                            own_bias_grad[(h * points + j) * points + i] += s[j * wide + i];
+                for (int part = 0; part < 3; part++) {
+                    if (part == 0) weighted_sums(o, s, 1, wide, k, points, high, size);
+                    if (part == 1) weighted_sums(o, s, wide, 1, q, points, high, size);
+                    if (part == 2) weighted_sums(o, p, wide, 1, g, points, high, size);
+                    if (part < 2)
+                        for (int64_t d = 0; d < panels; d++) o[d] *= scale;
+                    spread(into + (base * 3 + part) * row + h * size, 3 * row, o, at, points, high, size);
+                }
+            }
+        }
+        free(q);
+    }
+    for (int64_t thread = 0; thread < threads; thread++)
+        for (int64_t i = 0; i < pairs; i++) bias_grad[i] += apart[thread * pairs + i];
+    free(apart);
+}
+
+void window_backward(
+    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
+    const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
+    const float *bias, const float *grad, float *into, float *bias_grad, float scale
+) {
+    #define CALL(S) window_backward_sized(batch, windows, points, heads, cells, query, key, value, stride, \
+                                          rows, labels, bias, grad, into, bias_grad, scale, S)
+    FOR_SIZE(size, CALL)
+    #undef CALL
+}
