@@ -173,12 +173,14 @@ def environment(seed: int) -> str:
 
 
 def commit() -> str:
-    """Of the source tree, if there is one."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
+    """Of the source tree, if there is one; "dirty" if the package is not as it was committed."""
+
+    def git(*words: str) -> str:
+        here = Path(__file__).parent
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    name = git("describe", "--always") or "unknown"
+    return f"{name}-dirty" if git("status", "--porcelain", ".") else name
