@@ -210,17 +210,23 @@ def targets(n: str) -> dict[str, Any]:
 
 
 def op(name: str, backend: str, size: str) -> dict[str, Any]:
-    """One op forward, and forward with backward, at the size it has in a preset."""
+    """One op forward, and forward with backward, at the size it has in a preset; memory is that of
+    both, without what goes in.
+    """
     run, inputs = _op(name, backend, size)
-    with torch.no_grad():
-        forward = interleaved(run, 5)
+    before = peak_gb()
 
     def both() -> None:
         out = run()
         out = out[0] if isinstance(out, tuple) else out
         torch.autograd.grad(out.sum(), inputs)
 
-    return {**forward, "seconds_with_backward": statistics.median(timed(both, 7))}
+    both()
+    memory = peak_gb() - before
+    with torch.no_grad():
+        forward = interleaved(run, 5)
+    seconds = statistics.median(timed(both, 7))
+    return {**forward, "seconds_with_backward": seconds, "gb": memory}
 
 
 def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[torch.Tensor]]:
@@ -235,6 +241,16 @@ def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[tor
         return lambda: ops.rowwise(x, *chain, backend=backend), [x, *block.out.parameters()]
     window = {"gp": (8, 8), "stations": (4, 4), "wind": (4, 4, 4)}[size]
     shift = {"gp": (4, 4), "stations": (2, 2), "wind": (0, 2, 2)}[size]
+    if name == "full_attention":  # of a ViT
+        n = {"gp": 32 * 32, "stations": 48 * 96, "wind": 4 * 12 * 30}[size]
+        tokens = torch.randn(1, n, 3, heads, dh, requires_grad=True)
+        q, k, v = tokens.unbind(2)
+        return lambda: ops.full_attention(q, k, v, backend=backend), [tokens]
+    if name == "cell_sum":
+        z = torch.randn(1, n, heads * dh, requires_grad=True)
+        cell, valid = grid.neighbours(points(grid, n, 1, 0).x, (3,) * len(grid.axes))
+        weight = valid.float()
+        return lambda: ops.cell_sum(z, cell, weight, grid.size, backend=backend), [z]
     tokens = torch.randn(1, grid.size, 3, heads, dh, requires_grad=True)
     q, k, v = tokens.unbind(2)
     if name == "window_attention":

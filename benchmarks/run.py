@@ -84,17 +84,12 @@ def models(only: str) -> dict[str, Any]:
 
 def operations(only: str) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for name in ("cell_attention", "neighbour_attention", "window_attention"):
+    for name, table in {**ops.BACKENDS, "rowwise": ops.ROWWISE}.items():
         for size in ("gp", "stations", "wind"):
-            for backend in (b.name for b in ops.BACKENDS[name] if b.name != "reference"):
+            for backend in (b.name for b in table if b.name not in ("reference", "recomputed")):
                 key = f"{name}/{size}/{backend}"
                 if only in key:
                     results[key] = measure("op", name, backend, size)
-    for size in ("gp", "stations", "wind"):
-        for backend in ("native", "plain"):
-            key = f"rowwise/{size}/{backend}"
-            if only in key:
-                results[key] = measure("op", "rowwise", backend, size)
     for backend in ("native", "segment"):
         for crowd in ("0", "0.1"):
             key = f"crowding/{backend}/{crowd}"

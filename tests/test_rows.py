@@ -169,6 +169,13 @@ def test_errors_do_not_grow_with_the_number_of_rows(runnable: str, n: int) -> No
     check(runnable, make(kinds, [64] * (len(kinds) + 1), n, 1, 0))
 
 
+@pytest.mark.parametrize("runnable", ["recomputed", "plain"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(runnable: str, dtype: torch.dtype) -> None:
+    kinds = ["norm", "linear", "add", "linear without bias", "keep"]
+    check(runnable, make(kinds, [16] * 6, 40, 2, 0), dtype)
+
+
 @pytest.mark.parametrize("size", [2, 7])
 def test_double_precision_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gridtnp.ops.rows.LARGE", 0)
