@@ -53,20 +53,23 @@ INLINE vec larger(vec a, vec b) {
 #endif
 }
 
-/* exp for arguments that are not large: 2^n by the exponent's bits, what is left by a polynomial. */
-INLINE vec exp8(vec x) {
-    x = larger(all(-87.0f), x);
-    const vec shifted = x * 1.44269504f + 12582912.0f; /* the low bits are the nearest whole number */
-    const vec n = shifted - 12582912.0f;
-    const vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return (vec)((ivec)p + (((ivec)shifted) << 23)); /* times 2^n; the constant's bits fall off the top */
+#define LOG2E 1.44269504f
+
+/* 2^x for arguments that are not large: whole numbers by the exponent's bits, what is left by a polynomial. */
+INLINE vec exp2_8(vec x) {
+    x = larger(all(-126.0f), x);
+    const vec shifted = x + 12582912.0f; /* the low bits are the nearest whole number */
+    const vec r = x - (shifted - 12582912.0f);
+    vec p = r * 1.535336188e-4f + 1.339887440e-3f;
+    p = p * r + 9.618437357e-3f;
+    p = p * r + 5.550332471e-2f;
+    p = p * r + 2.402264791e-1f;
+    p = p * r + 6.931472029e-1f;
+    p = p * r + 1.0f;
+    return (vec)((ivec)p + (((ivec)shifted) << 23)); /* the constant's bits fall off the top */
 }
+
+INLINE vec exp8(vec x) { return exp2_8(x * LOG2E); }
 
 /* The common head sizes are compiled with the size known. */
 #define FOR_SIZE(size, CALL) \

@@ -89,7 +89,7 @@ INLINE void window_weights(
         for (int64_t j = 1; j < points; j++) top = larger(load(p + j * wide + i), top);
         for (int64_t j = 0; j < points; j++) {
             const vec s = load(p + j * wide + i);
-            vec e = exp8((s - top) * scale);
+            vec e = exp2_8((s - top) * (scale * LOG2E));
             if (label) e = (vec)((ivec)e & (s != -INFINITY)); /* exp never gets to zero, a mask does */
             store(p + j * wide + i, e);
             total += e;
