@@ -112,10 +112,9 @@ def profiles(only: str) -> dict[str, Any]:
 def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     path = HERE / "results" / name
     before = json.loads(path.read_text())["results"] if path.exists() else {}
-    merged = before | results
+    merged = before | {key: {**row, "commit": commit()} for key, row in results.items()}
     record = {
         "made_by": "python benchmarks/run.py",
-        "commit": commit(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}",
         "results": dict(sorted(merged.items())),
