@@ -107,7 +107,6 @@ def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
     which it follows into places where there are none.
     """
     network.requires_grad_(False)
-    ops.ROWWISE = tuple(b for b in ops.ROWWISE if b.name != "native")
     for name, table in ops.BACKENDS.items():
         ops.BACKENDS[name] = tuple(b for b in table if b.name != "native")
     with FlopCounterMode(display=False) as counter:

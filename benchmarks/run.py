@@ -84,7 +84,7 @@ def models(only: str) -> dict[str, Any]:
 
 def operations(only: str) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for name, table in {**ops.BACKENDS, "rowwise": ops.ROWWISE}.items():
+    for name, table in ops.BACKENDS.items():
         for size in ("gp", "stations", "wind"):
             for backend in (b.name for b in table if b.name not in ("reference", "recomputed")):
                 key = f"{name}/{size}/{backend}"

@@ -13,7 +13,7 @@ from gridtnp import ops
 from gridtnp.ops import native
 from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu, Step
 
-NAMES = [b.name for b in ops.ROWWISE]
+NAMES = [b.name for b in ops.BACKENDS["rowwise"]]
 Made = tuple[list[Tensor], Callable[..., tuple[Step, ...]]]
 
 
@@ -259,7 +259,7 @@ def test_who_computes_is_told_by_what_there_is_to_compute(monkeypatch: pytest.Mo
     x, steps = torch.randn(3, 4), (Linear(torch.randn(2, 4)), Relu())
 
     def chosen(x: Tensor, *steps: Any) -> list[str]:
-        return [b.name for b in ops.ROWWISE if b.why_not(x, steps) is None]
+        return [b.name for b in ops.BACKENDS["rowwise"] if b.why_not(x, steps) is None]
 
     if not isinstance(native.library(), str):
         assert chosen(x, *steps) == ["native", "plain"]
@@ -308,6 +308,7 @@ def test_rows_may_lie_in_columns(runnable: str) -> None:
         ),
         ((Relu(), Add(torch.zeros(5, 2))), "Step 2, Add, must be for rows of 4 numbers"),
         ((Norm(torch.ones(5), torch.ones(5), 1e-5),), "Norm, must be for rows of 4 numbers"),
+        ((Norm(torch.ones(4), torch.ones(3), 1e-5),), "Norm, must have a bias of 4 numbers"),
         ((Keep(), Linear(torch.zeros(2, 4)), AddKept()), "Step 3, AddKept, must be for rows of 2"),
         ((Relu(), AddKept()), "Step 2 adds what was kept, but no step keeps before"),
     ],

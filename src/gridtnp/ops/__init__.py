@@ -1,7 +1,7 @@
 """Attention without parameters: pure functions of projected queries, keys, values and geometry; and
 `rowwise` for what is done row by row in between.
 
-Every op has a readable loop, `reference`, that defines it, and back-ends that compute the same. The
+Every op has a readable definition, the last back-end, and faster ones that compute the same. The
 back-end is picked from a table, fastest first; each says why it cannot run on what it is given. One
 asked for by name runs or raises. Keys and values arrive projected, one row per token: gathering is
 done here, after the projection. Tensors are `(batch, tokens, heads, head size)`. Attention over
@@ -69,16 +69,16 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("sdpa", vectorised.full_attention),
         Backend("reference", reference.full_attention),
     ),
+    "rowwise": (
+        Backend("native", native_rows.rowwise, native_rows.why_not),
+        Backend("recomputed", rows.recomputed, rows.why_not_recomputed),
+        Backend("plain", rows.plain),
+    ),
 }
-ROWWISE = (
-    Backend("native", native_rows.rowwise, native_rows.why_not),
-    Backend("recomputed", rows.recomputed, rows.why_not_recomputed),
-    Backend("plain", rows.plain),
-)
 
 
 def _run(op: str, backend: str | None, *arguments: object) -> Any:
-    table = ROWWISE if op == "rowwise" else BACKENDS[op]
+    table = BACKENDS[op]
     if backend is None:
         for candidate in table:
             if candidate.why_not(*arguments) is None:

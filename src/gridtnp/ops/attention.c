@@ -26,12 +26,6 @@ INLINE float exp_all(float *y, float top, int n) {
     return sum(total);
 }
 
-INLINE float largest(const float *y, int n) {
-    float top = y[0];
-    for (int i = 1; i < n; i++) top = y[i] > top ? y[i] : top;
-    return top;
-}
-
 INLINE float dot(const float *a, const float *b, const int size) {
     vec s = all(0.0f);
     float rest = 0.0f;

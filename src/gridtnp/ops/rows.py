@@ -67,16 +67,12 @@ def check(width: int, steps: Sequence[Step]) -> None:
     """Raise, in a sentence, if rows of this width cannot go through the steps."""
     kept = None
     for number, step in enumerate(steps, start=1):
+        bias = None
         match step:
             case Linear(weight, bias):
-                found, after = weight.shape[1], weight.shape[0]
-                if bias is not None and bias.shape != (after,):
-                    raise ValueError(
-                        f"Step {number}, Linear, must have a bias of {after} numbers, got a shape "
-                        f"of {tuple(bias.shape)}."
-                    )
-            case Norm(weight, _, _):
-                found = after = weight.shape[0]
+                after, found = weight.shape
+            case Norm(weight, bias, _):
+                found = after = len(weight)
             case Add(rows):
                 found = after = rows.shape[-1]
             case AddKept():
@@ -89,6 +85,11 @@ def check(width: int, steps: Sequence[Step]) -> None:
             raise ValueError(
                 f"Step {number}, {type(step).__name__}, must be for rows of {width} numbers, got "
                 f"one for {found}."
+            )
+        if bias is not None and bias.shape != (after,):
+            raise ValueError(
+                f"Step {number}, {type(step).__name__}, must have a bias of {after} numbers, got a "
+                f"shape of {tuple(bias.shape)}."
             )
         kept = width if isinstance(step, Keep) else kept
         width = after
