@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import gridtnp as gt
 from gridtnp import ops
 from gridtnp.config import GriddedConfig
-from gridtnp.grid_encoders import PseudoTokenGridEncoder
-from gridtnp.layers import AttentionBlock, steps
+from gridtnp.network.grid_encoders import PseudoTokenGridEncoder
+from gridtnp.network.layers import AttentionBlock, steps
 from gridtnp.ops.rows import Add, AddKept, Keep
 from gridtnp.task import TokenSet
 

@@ -20,9 +20,9 @@ import torch
 import xarray as xr
 
 import gridtnp as gt
-from gridtnp.kernels import SquaredExponential
 from gridtnp.reproduce.gp import commit
-from gridtnp.synthetic import GaussianProcess, stream
+from gridtnp.synthetic.covariances import SquaredExponential
+from gridtnp.synthetic.processes import GaussianProcess, stream
 
 HERE = Path(__file__).parent
 POINTS = 10_000

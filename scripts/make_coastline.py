@@ -1,4 +1,4 @@
-"""Makes src/gridtnp/data/coastline.npz: the outlines of land on a map of the world.
+"""Makes src/gridtnp/demo/coastline.npz: the outlines of land on a map of the world.
 
 The outlines are those of Natural Earth at 1:110 million (public domain), as the npm package
 `world-atlas` carries them:
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "data" / "coastline.npz"
+OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "demo" / "coastline.npz"
 PROVENANCE = (
     "Natural Earth 1:110m land (public domain), from land-110m.json of the npm package "
     "world-atlas 2.0.2, cut at the date line, made by scripts/make_coastline.py; "

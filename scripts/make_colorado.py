@@ -1,4 +1,4 @@
-"""Makes src/gridtnp/data/colorado.nc: monthly weather at stations in Colorado, and the terrain.
+"""Makes src/gridtnp/demo/colorado.nc: monthly weather at stations in Colorado, and the terrain.
 
 The observations come with the R package `fields`, which Debian ships:
 
@@ -21,7 +21,7 @@ import numpy as np
 import rdata  # pyright: ignore[reportMissingImports]
 import xarray as xr
 
-OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "data" / "colorado.nc"
+OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "demo" / "colorado.nc"
 FIRST_YEAR, YEARS, STATIONS = 1895, 103, 376
 MISSING = -32768
 VALUES = {  # name in R: our name, factor to our unit, resolution, attributes

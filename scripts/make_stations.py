@@ -1,4 +1,4 @@
-"""Makes src/gridtnp/data/stations.csv.gz: where the world's airport weather stations are.
+"""Makes src/gridtnp/demo/stations.csv.gz: where the world's airport weather stations are.
 
 The sites are those of the package `avwx-engine` (MIT), which knows the stations that issue METAR
 reports:
@@ -16,7 +16,7 @@ import io
 import json
 from pathlib import Path
 
-OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "data" / "stations.csv.gz"
+OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "demo" / "stations.csv.gz"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Simulates global weather for the paper's two weather set-ups; makes src/gridtnp/data/weather.nc.
+"""Simulates global weather for the paper's two weather set-ups; makes src/gridtnp/demo/weather.nc.
 
     $ python scripts/make_weather.py --excerpt     # four weeks, and the excerpt in the package
     $ python scripts/make_weather.py --days 365    # a year
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gridtnp"
 ENVIRONMENT = CACHE / "jcm-3.0.0"
 PACKAGES = ["jcm==3.0.0", "h5netcdf", "h5py"]
-OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "data" / "weather.nc"
+OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "demo" / "weather.nc"
 START, SPIN_UP = "2000-10-03", 90  # days until the weather has forgotten that it began at rest
 CHUNK = 10  # days of all the model's fields that are in memory at once
 EXCERPT = 21  # days

@@ -17,11 +17,11 @@ from gridtnp.config import (
     Raw,
     Swin,
 )
-from gridtnp.dataset import Dataset
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import Normaliser
 from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import Axis, Grid
-from gridtnp.normalisation import Normaliser
-from gridtnp.setting import Setting
+from gridtnp.tasks.specification import Setting
 
 LATS, LONS = np.arange(47.0, 56.0, 0.5), np.arange(-5.0, 5.0, 0.5)
 TIMES = pd.date_range("2019-03-01", periods=6, freq="6h")

@@ -10,7 +10,6 @@ import pytest
 from torch import nn
 
 from gridtnp import testing
-from gridtnp.build import build_model
 from gridtnp.config import (
     ANPConfig,
     Cell,
@@ -30,26 +29,27 @@ from gridtnp.config import (
     UNet,
     Values,
 )
-from gridtnp.embeddings import (
+from gridtnp.grid import Axis, Grid
+from gridtnp.network.build import build_model
+from gridtnp.network.embeddings import (
     CellEmbedding,
     FourierEmbedding,
     InputEmbedding,
     RawEmbedding,
     SphericalHarmonics,
 )
-from gridtnp.fusion import FuseGrids, FuseTokens
-from gridtnp.grid import Axis, Grid
-from gridtnp.grid_decoders import AttentionGridDecoder, KernelGridDecoder
-from gridtnp.grid_encoders import KernelGridEncoder, MeanGridEncoder, PseudoTokenGridEncoder
-from gridtnp.grid_processors import (
+from gridtnp.network.fusion import FuseGrids, FuseTokens
+from gridtnp.network.grid_decoders import AttentionGridDecoder, KernelGridDecoder
+from gridtnp.network.grid_encoders import KernelGridEncoder, MeanGridEncoder, PseudoTokenGridEncoder
+from gridtnp.network.grid_processors import (
     CNNProcessor,
     HierarchicalSwinProcessor,
     SwinProcessor,
     UNetProcessor,
     ViTProcessor,
 )
-from gridtnp.likelihoods import GaussianLikelihood
-from gridtnp.tokens import EmbeddedTokenEncoder, ValueTokenEncoder
+from gridtnp.network.likelihoods import GaussianLikelihood
+from gridtnp.network.tokens import EmbeddedTokenEncoder, ValueTokenEncoder
 
 DIM = 8
 LINE = Grid((Axis.span("x", -2.0, 2.0, 8),))

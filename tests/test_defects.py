@@ -14,20 +14,20 @@ from torch import Tensor
 
 from gridtnp import Axis, Grid, ModelConfig, PointSet, Task, build_model, preset
 from gridtnp.config import Embedded, Fourier, GriddedConfig, Neighbour, PseudoToken, Swin
-from gridtnp.embeddings import SphericalHarmonics
-from gridtnp.grid_decoders import AttentionGridDecoder
-from gridtnp.grid_encoders import (
+from gridtnp.evaluation.results import Evaluation, Prediction
+from gridtnp.network.embeddings import SphericalHarmonics
+from gridtnp.network.grid_decoders import AttentionGridDecoder
+from gridtnp.network.grid_encoders import (
     KernelGridEncoder,
     MeanGridEncoder,
     PseudoTokenGridEncoder,
     SEKernel,
 )
-from gridtnp.grid_processors import SwinLayer, SwinProcessor
-from gridtnp.kernels import SquaredExponential
-from gridtnp.likelihoods import GaussianLikelihood
+from gridtnp.network.grid_processors import SwinLayer, SwinProcessor
+from gridtnp.network.likelihoods import GaussianLikelihood
 from gridtnp.ops import vectorised
-from gridtnp.scoreboard import Evaluation, Prediction
-from gridtnp.synthetic import GaussianProcess, draw_at
+from gridtnp.synthetic.covariances import SquaredExponential
+from gridtnp.synthetic.processes import GaussianProcess, draw_at
 from gridtnp.task import TokenSet
 
 DOUBLE = torch.float64

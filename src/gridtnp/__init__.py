@@ -6,24 +6,24 @@ Observations anywhere, predictions with uncertainty anywhere.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gridtnp.version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from gridtnp import config, demo, plots
-    from gridtnp.build import build_model
     from gridtnp.config import ModelConfig
-    from gridtnp.dataset import Dataset
+    from gridtnp.data.dataset import Dataset
+    from gridtnp.data.normalisation import Normaliser
+    from gridtnp.data.places import latlon_grid, observe
     from gridtnp.estimator import GriddedTNP
     from gridtnp.grid import Axis, Grid
-    from gridtnp.model import NeuralProcess
-    from gridtnp.normalisation import Normaliser
-    from gridtnp.output import Query, write
-    from gridtnp.picks import Block, Count, Fraction, Gap, Rest, Whole
-    from gridtnp.places import latlon_grid, observe
-    from gridtnp.presets import PRESETS, preset
-    from gridtnp.recipes import Recipe, recipe
-    from gridtnp.sampling import Context, Sampler
+    from gridtnp.inference.queries import Query, write
+    from gridtnp.network.build import build_model
+    from gridtnp.network.model import NeuralProcess
+    from gridtnp.network.presets import PRESETS, preset
     from gridtnp.task import PointSet, Task, TokenSet
+    from gridtnp.tasks.sampling import Context, Sampler
+    from gridtnp.tasks.selection import Block, Count, Fraction, Gap, Rest, Whole
+    from gridtnp.training.recipes import Recipe, recipe
 
 __all__ = [
     "PRESETS",
@@ -62,29 +62,30 @@ __all__ = [
 # Every name is loaded when it is first used: the command line answers without torch, and models do
 # without pandas and xarray.
 _HOMES = {
-    "ModelConfig": "config",
-    "Dataset": "dataset",
-    "GriddedTNP": "estimator",
-    "NeuralProcess": "model",
-    "Normaliser": "normalisation",
-    "build_model": "build",
-    **dict.fromkeys(("Axis", "Grid"), "grid"),
-    **dict.fromkeys(("Query", "write"), "output"),
-    **dict.fromkeys(("Block", "Count", "Fraction", "Gap", "Rest", "Whole"), "picks"),
-    **dict.fromkeys(("latlon_grid", "observe"), "places"),
-    **dict.fromkeys(("PRESETS", "preset"), "presets"),
-    **dict.fromkeys(("Recipe", "recipe"), "recipes"),
-    **dict.fromkeys(("Context", "Sampler"), "sampling"),
-    **dict.fromkeys(("PointSet", "Task", "TokenSet"), "task"),
+    "config": ("ModelConfig",),
+    "data.dataset": ("Dataset",),
+    "data.normalisation": ("Normaliser",),
+    "data.places": ("latlon_grid", "observe"),
+    "estimator": ("GriddedTNP",),
+    "grid": ("Axis", "Grid"),
+    "inference.queries": ("Query", "write"),
+    "network.build": ("build_model",),
+    "network.model": ("NeuralProcess",),
+    "network.presets": ("PRESETS", "preset"),
+    "task": ("PointSet", "Task", "TokenSet"),
+    "tasks.sampling": ("Context", "Sampler"),
+    "tasks.selection": ("Block", "Count", "Fraction", "Gap", "Rest", "Whole"),
+    "training.recipes": ("Recipe", "recipe"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("config", "demo", "plots")
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"gridtnp.{name}")
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'gridtnp' has no attribute {name!r}")
-    value = getattr(import_module(f"gridtnp.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"gridtnp.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value

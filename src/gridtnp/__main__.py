@@ -1,6 +1,6 @@
 """`python -m gridtnp` is the command `gridtnp`."""
 
-from gridtnp.commands import main
+from gridtnp.cli.commands import main
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,9 @@ from torch import nn
 
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
-from gridtnp.layers import Positions
+
+Positions = Literal["absolute", "relative"]
+"""Whether tokens know where they are, as in the paper, or only where they are from each other."""
 
 
 class Part(BaseModel):

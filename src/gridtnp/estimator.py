@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from gridtnp import joint, prediction, saving
-from gridtnp.build import build_model
-from gridtnp.choices import Choices, Size, decide, device_here
-from gridtnp.config import ModelConfig
-from gridtnp.dataset import Dataset
-from gridtnp.estimates import estimate
-from gridtnp.evaluation import evaluate
+from gridtnp import saving
+from gridtnp.config import ModelConfig, Positions
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import Normaliser
+from gridtnp.data.reading import Data
+from gridtnp.evaluation.evaluate import evaluate
+from gridtnp.evaluation.results import Evaluation
 from gridtnp.exporting import export
 from gridtnp.grid import Grid
-from gridtnp.layers import Positions
-from gridtnp.model import NeuralProcess
-from gridtnp.normalisation import Normaliser
-from gridtnp.output import Places
-from gridtnp.picks import Pick
-from gridtnp.prediction import CHUNK
-from gridtnp.recipes import Recipe
-from gridtnp.sampling import NOW
+from gridtnp.inference import joint_samples, prediction
+from gridtnp.inference.conditioning import Static
+from gridtnp.inference.prediction import CHUNK
+from gridtnp.inference.queries import Places
+from gridtnp.network.build import build_model
+from gridtnp.network.model import NeuralProcess
 from gridtnp.saving import Contents
-from gridtnp.scoreboard import Evaluation
-from gridtnp.setting import Setting
-from gridtnp.understanding import Data
-from gridtnp.view import Static
+from gridtnp.tasks.sampling import NOW
+from gridtnp.tasks.selection import Pick
+from gridtnp.tasks.specification import Setting
+from gridtnp.training.design import Choices, Size, decide, device_here
+from gridtnp.training.estimates import estimate
+from gridtnp.training.recipes import Recipe
 
 if TYPE_CHECKING:
-    from gridtnp.fitting import Tracker
+    from gridtnp.training.fit import Tracker
 
 
 class GriddedTNP:
@@ -89,8 +89,8 @@ class GriddedTNP:
     ) -> GriddedTNP:
         """A model that suits the training part, not fitted yet; says what was chosen and why.
 
-        Whatever is given replaces a choice: see `gridtnp.choices.Choices`. `config` replaces all
-        that is about the network.
+        Whatever is given replaces a choice: see `gridtnp.training.design.Choices`. `config`
+        replaces all that is about the network.
         """
         choices = Choices(
             size=size,
@@ -157,7 +157,7 @@ class GriddedTNP:
         are context, `workers` how many threads prepare tasks. Of several processes, each has a copy
         of the network, or with `shard` a part of it.
         """
-        from gridtnp.fitting import fit
+        from gridtnp.training.fit import fit
 
         fit(
             self.contents,
@@ -237,7 +237,7 @@ class GriddedTNP:
         *,
         times: Iterable[Any] | None = None,
         static: Static = None,
-        subset: int = joint.SUBSET,
+        subset: int = joint_samples.SUBSET,
         seed: int = 0,
         to: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
@@ -246,9 +246,9 @@ class GriddedTNP:
         """So many fields that could have been, each coherent over all points of the question.
 
         Arguments are those of `predict`. `subset` points are drawn one after the other; see
-        `gridtnp.joint` for how, and what is approximate about it.
+        `gridtnp.inference.joint_samples` for how, and what is approximate about it.
         """
-        return joint.sample(
+        return joint_samples.sample(
             self.network,
             self.setting,
             self.normaliser,

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from gridtnp.checkpoints import replace_file
-from gridtnp.model import NeuralProcess
+from gridtnp.files import replace_file
+from gridtnp.network.model import NeuralProcess
 from gridtnp.task import PointSet, Task
 
 TOLERANCE = 1e-4

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gridtnp.build import build_model
-from gridtnp.checkpoints import read_tensors, write_tensors, write_text
+from gridtnp import __version__
 from gridtnp.config import ModelConfig
-from gridtnp.model import NeuralProcess
-from gridtnp.normalisation import Normaliser
-from gridtnp.setting import Setting
-from gridtnp.version import __version__
+from gridtnp.data.normalisation import Normaliser
+from gridtnp.files import read_tensors, write_tensors, write_text
+from gridtnp.network.build import build_model
+from gridtnp.network.model import NeuralProcess
+from gridtnp.tasks.specification import Setting
 
 FORMAT = 1
 """Raised when older versions can no longer read what is written."""

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gridtnp.fusion import Fusion
 from gridtnp.grid import Grid
-from gridtnp.grid_decoders import GridDecoder
-from gridtnp.grid_encoders import GridEncoder
-from gridtnp.grid_processors import GridProcessor
-from gridtnp.likelihoods import Likelihood
-from gridtnp.model import NeuralProcess
+from gridtnp.network.fusion import Fusion
+from gridtnp.network.grid_decoders import GridDecoder
+from gridtnp.network.grid_encoders import GridEncoder
+from gridtnp.network.grid_processors import GridProcessor
+from gridtnp.network.likelihoods import Likelihood
+from gridtnp.network.model import NeuralProcess
+from gridtnp.network.tokens import TokenEncoder
 from gridtnp.task import PointSet, Task, TokenSet
-from gridtnp.tokens import TokenEncoder
 
 Points = TypeVar("Points", PointSet, TokenSet)
 EXACT = torch.float64

@@ -5,9 +5,8 @@ Every function but `album`, which writes files, returns a `matplotlib.figure.Fig
 comes with the extra `plots`.
 """
 
-from gridtnp.plots.album import album
-from gridtnp.plots.atlas import maps
 from gridtnp.plots.calibration import coverage, normalised_errors, pit, spread_skill
-from gridtnp.plots.curves import training
+from gridtnp.plots.geographic import maps
+from gridtnp.plots.run import album, training
 
 __all__ = ["album", "coverage", "maps", "normalised_errors", "pit", "spread_skill", "training"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gridtnp import scores
 from gridtnp.errors import require_known
-from gridtnp.plots.canvas import COLOURS, SMALL, plain, row
-from gridtnp.scoreboard import Evaluation
-from gridtnp.verdict import MODEL
+from gridtnp.evaluation import scores
+from gridtnp.evaluation.results import Evaluation
+from gridtnp.evaluation.summary import MODEL
+from gridtnp.plots.style import COLOURS, SMALL, plain, row
 
 if TYPE_CHECKING:  # full names, so that whoever reads the annotations can import them
     import matplotlib.figure

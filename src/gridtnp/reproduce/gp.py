@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gridtnp.build import build_model
-from gridtnp.checkpoints import read_tensors, weights_of, write_tensors
 from gridtnp.config import (
     CNN,
     CNPConfig,
@@ -39,17 +37,26 @@ from gridtnp.config import (
     Values,
     ViT,
 )
-from gridtnp.demo import DATA
 from gridtnp.errors import require_known
+from gridtnp.files import read_tensors, write_tensors
 from gridtnp.grid import Axis, Grid
-from gridtnp.kernels import SquaredExponential
-from gridtnp.model import NeuralProcess
-from gridtnp.presets import preset
-from gridtnp.recipes import Recipe
-from gridtnp.runs import commit
-from gridtnp.synthetic import Draw, GaussianProcess, Process, RankLimitedProcess, draw_at, stream
+from gridtnp.network.build import build_model
+from gridtnp.network.model import NeuralProcess
+from gridtnp.network.presets import preset
+from gridtnp.synthetic.covariances import SquaredExponential
+from gridtnp.synthetic.processes import (
+    Draw,
+    GaussianProcess,
+    Process,
+    RankLimitedProcess,
+    draw_at,
+    stream,
+)
 from gridtnp.task import Task
-from gridtnp.training import Progress, train
+from gridtnp.training.checkpoints import weights_of
+from gridtnp.training.loop import Progress, train
+from gridtnp.training.recipes import Recipe
+from gridtnp.training.run_folder import commit
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
 NAMES = {
@@ -345,7 +352,10 @@ def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
 
     It predicts on any square [-half, half]² whose sides are whole windows.
     """
-    paths = {path.stem.removeprefix("gp-"): path for path in DATA.glob("gp-*.safetensors")}
+    paths = {
+        path.stem.removeprefix("gp-"): path
+        for path in Path(__file__).parent.glob("gp-*.safetensors")
+    }
     require_known(f"{length_scale:g}", paths, "A trained model is there for some length-scales")
     tensors, about = read_tensors(paths[f"{length_scale:g}"])
     config = ModelConfig.model_validate_json(about["config"])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gridtnp.reproduce.gp import NAMES, configuration, load_row, measure_times, scale_of, unseen
-from gridtnp.synthetic import SOURCE, Draw
+from gridtnp.synthetic.processes import SOURCE, Draw
 
 MARKS = {"swin": "s", "vitnp": "^", "convcnp": "D"}
 """Of families in a figure."""

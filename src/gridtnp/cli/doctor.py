@@ -1,0 +1,70 @@
+"""What is installed and what this machine can do: to look at first when something fails."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from gridtnp import __version__
+from gridtnp.ops import native
+
+PACKAGES = ("torch", "accelerate", "numpy", "pandas", "xarray", "scipy", "pydantic", "cyclopts")
+EXTRAS = {
+    "io": ("dask", "h5netcdf", "netCDF4", "pyarrow", "zarr"),
+    "grib": ("cfgrib", "eccodes"),
+    "plots": ("matplotlib",),
+}
+GB = 1e9
+
+
+def examine(folder: Path | None = None) -> dict[str, Any]:
+    """Versions, device, threads, back-ends, extras, memory and the disk that `folder` is on."""
+    built = native.library()
+    memory = psutil.virtual_memory()
+    disk = shutil.disk_usage(folder or Path.cwd())
+    return {
+        "gridtnp": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "c_backend": {"works": not isinstance(built, str), "why_not": _reason(built)},
+        "extras": {
+            extra: {"missing": [name for name in needed if find_spec(name) is None]}
+            for extra, needed in EXTRAS.items()
+        },
+        "memory_gb": {"free": memory.available / GB, "total": memory.total / GB},
+        "disk_gb": {"free": disk.free / GB, "total": disk.total / GB},
+    }
+
+
+def report(found: dict[str, Any]) -> str:
+    """The same to read."""
+    backend, memory, disk = found["c_backend"], found["memory_gb"], found["disk_gb"]
+    lines = {
+        "gridtnp": f"{found['gridtnp']}, Python {found['python']}, {found['platform']}",
+        "packages": ", ".join(f"{k} {v}" for k, v in found["packages"].items()),
+        "device": f"{found['device']}, {found['threads']} threads of {found['cores']} cores",
+        "C back-end": "compiled" if backend["works"] else f"not used: {backend['why_not']}",
+    }
+    for extra, state in found["extras"].items():
+        lacking = state["missing"]
+        hint = f"missing {', '.join(lacking)}: pip install 'gridtnp[{extra}]'"
+        lines[f"extra {extra}"] = hint if lacking else "there"
+    lines["memory"] = f"{memory['free']:.1f} of {memory['total']:.1f} GB free"
+    lines["disk"] = f"{disk['free']:.1f} of {disk['total']:.1f} GB free here"
+    return "\n".join(f"{name:<16} {text}" for name, text in lines.items())
+
+
+def _reason(built: object) -> str | None:
+    return built if isinstance(built, str) else None

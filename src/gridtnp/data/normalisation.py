@@ -1,0 +1,163 @@
+"""Numbers of about unit size for the model, and back: per variable, measured on the training part.
+
+Variables are keyed `source.variable`, static features by their name alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.sources import Lazy, Panel, Source
+from gridtnp.errors import require_known
+
+PAPER = {
+    "t2m": (278.514, 21.22036),
+    "skt": (279.4751, 22.15446),
+    "u_1000": (-0.03328723, 6.141778),
+    "v_1000": (0.1867637, 5.308203),
+    "u_850": (1.418379, 8.188043),
+    "v_850": (0.142815, 6.264443),
+    "u_700": (3.345237, 9.168821),
+    "v_700": (0.02153583, 6.87104),
+}
+"""Mean and standard deviation (K, m/s) that the paper's experiments on ERA5 use."""
+ALIASES = {
+    "2m_temperature": "t2m",
+    "skin_temperature": "skt",
+    **{f"{c}{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)},
+    **{
+        f"{c}_component_of_wind_{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)
+    },
+}
+STEPS = 256
+"""So many time steps are enough to measure a source that stays on disk."""
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """(value - mean) / std and its inverse."""
+
+    mean: Mapping[str, float]
+    std: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        for name, std in self.std.items():
+            if not (0 < std < np.inf and np.isfinite(self.mean[name])):
+                raise ValueError(
+                    f"A variable needs a finite mean and a positive standard deviation, but "
+                    f"{name!r} has {self.mean[name]} and {std}."
+                )
+
+    @classmethod
+    def fit(cls, train: Dataset) -> Normaliser:
+        """Measured on the places and times of a training part and nothing else."""
+        mean, std = {}, {}
+        for name, source in train.sources.items():
+            allowed = train.context_places.get(name)
+            count, total, square = _moments(pieces(train, source), source, allowed)
+            for i, variable in enumerate(source.names):
+                if not count[i]:
+                    raise ValueError(
+                        f"A variable must have values in the training part to be normalised, but "
+                        f"{name}.{variable} has none there."
+                    )
+                key = f"{name}.{variable}"
+                mean[key] = float(total[i])
+                std[key] = float(np.sqrt(square[i] / count[i])) or 1.0  # constant: shifted only
+        for i, feature in enumerate(train.statics):
+            values = train.still_at(train.target_source)[:, i].astype(np.float64)
+            if train.target_source in train.context_places:
+                values = values[train.context_places[train.target_source]]
+            mean[feature], std[feature] = float(np.nanmean(values)), float(np.nanstd(values)) or 1.0
+        return cls(mean, std)
+
+    @classmethod
+    def paper(cls, data: Dataset) -> Normaliser:
+        """The paper's constants, for variables called as in ERA5 (`t2m`, `u_850`, …)."""
+        mean, std = {}, {}
+        for name, source in data.sources.items():
+            for variable in source.names:
+                known = ALIASES.get(variable, variable)
+                require_known(known, PAPER, f"The paper has constants for some variables, {name!r}")
+                mean[f"{name}.{variable}"], std[f"{name}.{variable}"] = PAPER[known]
+        return cls(mean, std)
+
+    def normalise(
+        self, names: Sequence[str], values: Float[np.ndarray, "n dy"]
+    ) -> Float[np.ndarray, "n dy"]:
+        """Columns in the order of `names`, in double precision."""
+        mean, std = self._constants(names)
+        return (values - mean) / std
+
+    def restore(
+        self, names: Sequence[str], values: Float[np.ndarray, "n dy"]
+    ) -> Float[np.ndarray, "n dy"]:
+        """The inverse of `normalise`."""
+        mean, std = self._constants(names)
+        return values * std + mean
+
+    def scale(self, names: Sequence[str]) -> Float[np.ndarray, " dy"]:
+        """What a spread must be multiplied by."""
+        return self._constants(names)[1]
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        record = {name: [self.mean[name], self.std[name]] for name in self.mean}
+        Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike[str]) -> Normaliser:
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls({k: v[0] for k, v in record.items()}, {k: v[1] for k, v in record.items()})
+
+    def _constants(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        for name in names:
+            require_known(name, self.mean, "A variable must be one that was normalised")
+        pairs = [(self.mean[name], self.std[name]) for name in names]
+        return np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
+
+
+def pieces(data: Dataset, source: Source) -> Iterator[tuple[int, np.ndarray]]:
+    """The values of a part piece by piece, with the row that each piece starts at."""
+    start, stop = data.period or (None, None)
+    first, last = source.rows(start, stop)
+    if not isinstance(source, Panel):
+        for row in range(first, last, 2**20):
+            yield row, source.values(row, min(row + 2**20, last))
+        return
+    places = len(source.lat)
+    steps = np.arange(first // places, last // places)
+    if isinstance(source.store, Lazy) and len(steps) > STEPS:
+        steps = steps[np.linspace(0, len(steps) - 1, STEPS).round().astype(int)]
+    for step in steps:
+        yield int(step) * places, source.values(int(step) * places, (int(step) + 1) * places)
+
+
+def _moments(
+    chunks: Iterator[tuple[int, np.ndarray]], source: Source, allowed: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Count, mean and sum of squared deviations of every variable, merged chunk by chunk."""
+    size = len(source.variables)
+    count, mean, square = np.zeros(size), np.zeros(size), np.zeros(size)
+    for first, values in chunks:
+        if allowed is not None:
+            rows = np.arange(first, first + len(values))
+            values = values[allowed[source.places(rows)]]
+        there = np.isfinite(values)
+        more = there.sum(0)
+        filled = np.where(there, values, 0.0).astype(np.float64)
+        centre = filled.sum(0) / np.maximum(more, 1)
+        deviation = (np.where(there, filled - centre, 0.0) ** 2).sum(0)
+        total = np.maximum(count + more, 1)
+        shift = centre - mean
+        square = square + deviation + shift**2 * count * more / total
+        mean = mean + shift * more / total
+        count = count + more
+    return count, mean, square

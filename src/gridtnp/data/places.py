@@ -1,0 +1,116 @@
+"""Places to observe or to predict at: a field seen at a list of stations, and regular grids."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from gridtnp.data.coordinates import possible, recognise, require_places, wrap
+from gridtnp.data.reading import open_data, require_installed
+
+Stations = pd.DataFrame | str | os.PathLike[str]
+
+
+def observe(
+    field: xr.Dataset | xr.DataArray, stations: Stations, *, memory: int = 2**30
+) -> xr.Dataset:
+    """A gridded field at the grid point nearest to each station, as the paper's stations see ERA5.
+
+    `stations` has latitudes and longitudes, and maybe names and elevations. A field larger than
+    `memory` bytes is not loaded, but read step by step when it is needed.
+    """
+    ds = field.to_dataset(name=field.name or "field") if isinstance(field, xr.DataArray) else field
+    table = stations if isinstance(stations, pd.DataFrame) else open_data(stations)
+    if not isinstance(table, pd.DataFrame):
+        raise TypeError(f"Stations must be a table with a row for each, got {stations!r}.")
+    found = recognise({str(column): {} for column in table.columns})
+    require_places(found, "stations", map(str, table.columns))
+    lat, lon = (table[found[role]].to_numpy(np.float64) for role in ("lat", "lon"))
+    bad = np.flatnonzero(~possible(lat, lon))
+    if len(bad):
+        raise ValueError(
+            f"Stations must have latitudes up to ±90 and longitudes up to ±360, but row {bad[0]} "
+            f"is at {lat[bad[0]]:g}, {lon[bad[0]]:g}."
+        )
+    y, x = _axes(ds)
+    rows = _nearest(ds[y].values, lat)
+    turn = wrap(ds[x].values.astype(np.float64)[None] - lon[:, None])
+    cols = np.abs(turn).argmin(1)
+    # files give single points so slowly that whole fields are read and the points taken from those
+    if ds.nbytes <= memory:
+        ds = ds.compute()
+    else:
+        require_installed("dask", "io", "Observing a field that is larger than memory")
+        ds = ds.chunk({dim: -1 if dim in (y, x) else "auto" for dim in ds.dims})
+    picked = ds.isel({y: xr.DataArray(rows, dims="station"), x: xr.DataArray(cols, dims="station")})
+    named = table[found["station"]].astype(str).to_numpy(object) if "station" in found else None
+    coords = {"lat": ("station", lat), "lon": ("station", lon)}
+    coords["station"] = ("station", np.arange(len(lat)).astype(str) if named is None else named)
+    if "elevation" in found:
+        coords["elevation"] = ("station", table[found["elevation"]].to_numpy(np.float64))
+    return picked.drop_vars([y, x]).assign_coords(coords)
+
+
+def latlon_grid(
+    like: xr.Dataset | xr.DataArray | None = None,
+    *,
+    factor: int = 1,
+    lat: tuple[float, float] | None = None,
+    lon: tuple[float, float] | None = None,
+    step: float | None = None,
+) -> xr.Dataset:
+    """A grid to predict on: one `factor` times as fine as that of `like`, whose points it keeps,
+    or from `lat[0]` to `lat[1]` and `lon[0]` to `lon[1]` in steps of so many degrees.
+    """
+    if like is not None:
+        ds = like.to_dataset(name="like") if isinstance(like, xr.DataArray) else like
+        if factor < 1:
+            raise ValueError(f"A grid must be refined by a whole number from 1 on, got {factor}.")
+        y, x = _axes(ds)
+        rows, cols = _refined(ds[y].values, factor, 0.0), _refined(ds[x].values, factor, 360.0)
+    elif lat is not None and lon is not None and step is not None and step > 0:
+        rows = np.arange(lat[0], lat[1] + step / 2, step)
+        cols = np.arange(lon[0], lon[1] + step / 2, step)
+        cols = cols[cols < lon[0] + 360.0 - step / 2]
+    else:
+        raise ValueError(
+            "A grid must be made like another, latlon_grid(ds, factor=4), or from "
+            "lat=(low, high), lon=(low, high) and a positive step."
+        )
+    axes = {
+        "lat": ("lat", rows, {"standard_name": "latitude", "units": "degrees_north"}),
+        "lon": ("lon", cols, {"standard_name": "longitude", "units": "degrees_east"}),
+    }
+    return xr.Dataset(coords=axes)
+
+
+def _axes(ds: xr.Dataset) -> tuple[str, str]:
+    found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
+    require_places(found, "grid", map(str, ds.variables))
+    y, x = found["lat"], found["lon"]
+    if ds[y].dims != (y,) or ds[x].dims != (x,):
+        raise ValueError(
+            f"A grid must have axes of latitudes and longitudes, but {y!r} has dimensions "
+            f"{ds[y].dims} and {x!r} has {ds[x].dims}."
+        )
+    return y, x
+
+
+def _nearest(axis: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return np.abs(axis.astype(np.float64)[None] - x[:, None]).argmin(1)
+
+
+def _refined(axis: np.ndarray, factor: int, period: float) -> np.ndarray:
+    """The axis with `factor - 1` new points in every gap, the one that closes a circle included."""
+    values = axis.astype(np.float64)
+    if len(values) < 2 or factor == 1:
+        return axis
+    step = values[-1] - values[-2]
+    closes = period and abs(abs(values[-1] + step - values[0]) - period) < abs(step) / 100
+    ends = np.append(values, values[0] + np.sign(step) * period) if closes else values
+    share = np.arange(factor) / factor
+    fine = (ends[:-1, None] + np.diff(ends)[:, None] * share).ravel()
+    return fine if closes else np.append(fine, ends[-1])

@@ -1,0 +1,1 @@
+"""Evaluation: scores with intervals, beside baselines that learned from the same data."""

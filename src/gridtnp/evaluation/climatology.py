@@ -1,0 +1,236 @@
+"""Baselines that know the past alone: the last value of a station, and the usual one for the
+month and hour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import pieces
+from gridtnp.data.sources import Panel, Records, Source
+from gridtnp.evaluation.interpolation import Baseline, Forecast, Nearest, Scene
+
+BACK = 48
+"""So many steps a value is looked for in a source with a common clock."""
+ENOUGH = 5
+"""Values that a mean and a spread are made of at least."""
+CELLS = 20_000_000
+"""Groups of station, month and hour that are kept at most."""
+NEARBY = 0.01
+"""Degrees, about a kilometre: a station that never moves farther stays in its place."""
+INSTANT = np.timedelta64(1, "ms")
+
+
+class Persistence(Baseline):
+    """The last value of the same station that was known at the time of the task, however old.
+
+    Where a station has none, or is never to be seen before (`of` is None), the nearest observation.
+    """
+
+    def __init__(self, of: Dataset | None) -> None:
+        self._nearest, self._past = Nearest(), None
+        if of is None or of.sources[of.target_source].times is None:
+            return
+        source, allowed = of.sources[of.target_source], of.context_places.get(of.target_source)
+        columns = source.index(of.target_names)
+        if isinstance(source, Panel):
+            self._past = _Steps(source, columns, allowed)
+        elif isinstance(source, Records):
+            self._past = _Log(source, columns, allowed)
+
+    def notes(self) -> tuple[str, ...]:
+        if self._past is not None:
+            return ()
+        return ("persistence: no station has a past that may be used; it is the nearest value",)
+
+    def predict(self, scene: Scene) -> Forecast:
+        mean, _ = self._nearest.predict(scene)
+        if self._past is None or scene.time is None or scene.asked.time is None:
+            return mean, None
+        before = np.minimum(scene.asked.time, scene.time + INSTANT)
+        own = self._past.before(scene, before)
+        return np.where(np.isfinite(own), own, mean), None
+
+
+class _Log:
+    """The past of stations that report when they like."""
+
+    def __init__(self, source: Records, columns: list[int], allowed: np.ndarray | None) -> None:
+        assert source.labels is not None
+        assert source.times is not None
+        self.stations, code = np.unique(source.labels, return_inverse=True)
+        self.first, last = source.times[0], source.times[-1]
+        self.span = int((last - self.first) / INSTANT) + 2
+        key = code * self.span + ((source.times - self.first) / INSTANT).astype(np.int64)
+        order = np.argsort(key, kind="stable")
+        if allowed is not None:
+            order = order[allowed[order]]
+        self.past = []
+        for column in columns:
+            rows = order[np.isfinite(source.table[order, column])]
+            self.past.append((key[rows], source.table[rows, column]))
+
+    def before(self, scene: Scene, time: np.ndarray) -> np.ndarray:
+        code = np.searchsorted(self.stations, scene.asked.station)
+        moment = np.clip(((time - self.first) / INSTANT).astype(np.int64), 0, self.span - 1)
+        found = np.full(scene.truth.shape, np.nan)
+        for v, (keys, values) in enumerate(self.past):
+            place = np.searchsorted(keys, code * self.span + moment, side="left") - 1
+            there = (place >= 0) & (keys[np.maximum(place, 0)] // self.span == code)
+            found[there, v] = values[place[there]]
+        return found
+
+
+class _Steps:
+    """The past of places with a common clock."""
+
+    def __init__(self, source: Panel, columns: list[int], allowed: np.ndarray | None) -> None:
+        self.source, self.columns, self.allowed = source, columns, allowed
+        names = np.arange(len(source.lat)) if source.labels is None else source.labels
+        self.order = np.argsort(names, kind="stable")
+        self.names = names[self.order]
+
+    def before(self, scene: Scene, time: np.ndarray) -> np.ndarray:
+        assert self.source.times is not None
+        places = self.order[np.searchsorted(self.names, scene.asked.station)]
+        steps = np.searchsorted(self.source.times, time, side="left") - 1
+        found = np.full(scene.truth.shape, np.nan)
+        usable = np.ones(len(places), bool) if self.allowed is None else self.allowed[places]
+        number = len(self.source.lat)
+        for back in range(BACK):
+            missing = np.isnan(found).any(1) & usable & (steps - back >= 0)
+            if not missing.any():
+                break
+            for step in np.unique(steps[missing] - back):
+                here = missing & (steps - back == step)
+                values = self.source.values(int(step) * number, (int(step) + 1) * number)
+                last = values[places[here]][:, self.columns]
+                found[here] = np.where(np.isnan(found[here]), last, found[here])
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and spread of the values of every group, NaN where there are too few."""
+
+    mean: Float[np.ndarray, "k dy"]
+    std: Float[np.ndarray, "k dy"]
+
+
+class Climatology(Baseline):
+    """Mean and spread of the training part for the month and hour: of the same station where it is
+    known there, else of all.
+    """
+
+    def __init__(self, train: Dataset) -> None:
+        source = train.sources[train.target_source]
+        self._variables = len(train.target_names)
+        columns, allowed = source.index(train.target_names), train.context_places.get(source.name)
+        self._stations, self._code = _stations(source)
+        self._hourly = source.times is not None and len(np.unique(_hour(source.times))) > 1
+        size = 12 * (24 if self._hourly else 1)
+        self._known = 0 < len(self._stations) * size <= CELLS
+        sums: dict[str, np.ndarray] = {}
+        for first, values in pieces(train, source):
+            rows = np.arange(first, first + len(values))
+            used = slice(None) if allowed is None else allowed[source.places(rows)]
+            rows, values = rows[used], values[used][:, columns].astype(np.float64)
+            codes = self._code[source.places(rows)]
+            for name, group in self._groups(codes, source.times_of(rows), len(rows)).items():
+                _add(sums, name, group, values, self._sizes()[name])
+        self._moments = {name: _moments(total) for name, total in sums.items()}
+
+    def predict(self, scene: Scene) -> Forecast:
+        asked = scene.asked
+        code = np.full(len(asked.station), -1)
+        if len(self._stations):
+            place = np.searchsorted(self._stations, asked.station)
+            place = np.minimum(place, len(self._stations) - 1)
+            code = np.where(self._stations[place] == asked.station, place, -1)
+        mean = np.full(scene.truth.shape, np.nan)
+        std = mean.copy()
+        for name, group in self._groups(code, asked.time, len(code)).items():
+            known = group >= 0
+            found = self._moments[name]
+            for into, values in ((mean, found.mean), (std, found.std)):
+                more = np.where(known[:, None], values[np.maximum(group, 0)], np.nan)
+                into[:] = np.where(np.isnan(into), more, into)
+        return mean, std
+
+    def _sizes(self) -> dict[str, int]:
+        hours = 24 if self._hourly else 1
+        number = len(self._stations)
+        return {
+            "station, month, hour": number * 12 * hours,
+            "month, hour": 12 * hours,
+            "station, hour": number * hours,
+            "hour": hours,
+            "all": 1,
+        }
+
+    def _groups(
+        self, code: np.ndarray, time: Shaped[np.ndarray, " n"] | None, number: int
+    ) -> dict[str, np.ndarray]:
+        """The group of every point, the finest kind first; -1 where it has none."""
+        every = {"all": np.zeros(number, int)}
+        if time is None:
+            return every
+        hours = 24 if self._hourly else 1
+        hour = _hour(time) if self._hourly else every["all"]
+        month = time.astype("datetime64[M]").astype(int) % 12
+        shared = {"month, hour": month * hours + hour}
+        if not self._known:
+            return {**shared, "hour": hour, **every}
+        unknown = code < 0
+        fine = np.where(unknown, -1, (code * 12 + month) * hours + hour)
+        coarse = np.where(unknown, -1, code * hours + hour)
+        return {
+            "station, month, hour": fine,
+            **shared,
+            "station, hour": coarse,
+            "hour": hour,
+            **every,
+        }
+
+
+def _stations(source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Names of all that stay in one place, and the number of every place's name; -1 if it moves."""
+    if source.labels is None:
+        return np.arange(len(source.lat)), np.arange(len(source.lat))
+    names, code = np.unique(source.labels, return_inverse=True)
+    still = np.ones(len(names), bool)
+    for axis in (source.lat, source.lon):
+        low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+        np.minimum.at(low, code, axis)
+        np.maximum.at(high, code, axis)
+        still &= high - low <= NEARBY
+    number = np.where(still, np.cumsum(still) - 1, -1)
+    return names[still], number[code]
+
+
+def _hour(time: np.ndarray) -> np.ndarray:
+    return time.astype("datetime64[h]").astype(int) % 24
+
+
+def _add(
+    sums: dict[str, np.ndarray], name: str, group: np.ndarray, values: np.ndarray, size: int
+) -> None:
+    """Count, sum and sum of squares of every group and variable."""
+    total = sums.setdefault(name, np.zeros((3, size, values.shape[1])))
+    for v in range(values.shape[1]):
+        used = np.isfinite(values[:, v]) & (group >= 0)
+        y = values[used, v]
+        for k, weights in enumerate((np.ones(len(y)), y, y**2)):
+            total[k, :, v] += np.bincount(group[used], weights, minlength=size)
+
+
+def _moments(total: np.ndarray) -> Moments:
+    count, first, second = total
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(count >= ENOUGH, first / count, np.nan)
+        variance = np.maximum(second / count - mean**2, 0.0) * count / (count - 1)
+    return Moments(mean, np.sqrt(variance))

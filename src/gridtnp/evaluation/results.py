@@ -1,0 +1,286 @@
+"""`Evaluation`: what a model and its baselines predicted, what was observed, and all scores."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int, Shaped
+from rich.console import Console, RenderableType
+
+from gridtnp.data.reading import require_installed
+from gridtnp.errors import require_known
+from gridtnp.evaluation import scores
+from gridtnp.evaluation.bootstrap import interval, resampled, time_blocks
+from gridtnp.evaluation.summary import MODEL, shown, verdict
+from gridtnp.files import replace_file, write_text
+
+COVERAGES = tuple(f"coverage_{round(100 * level)}" for level in scores.LEVELS)
+SCORES = ("crps", "rmse", "mae", "bias", "log_likelihood", "normalised_log_density", *COVERAGES)
+"""Columns of every table of scores."""
+GROUPS = ("station", "time", "hour", "month", "region", "variable")
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 45, 90)
+"""Degrees that a region may measure."""
+Spread = Literal["predicted", "training errors", "none"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Means and standard deviations at all points; `spread` tells where the latter come from."""
+
+    mean: Float[np.ndarray, "n dy"]
+    std: Float[np.ndarray, "n dy"]
+    spread: Spread = "predicted"
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Scores in the units of the data. `print` it, or see `to_dataframe`, `per`, `predictions`.
+
+    `variables` have their units. `forecasts` holds the model's under `"model"`, first. `split` says
+    in words what the points are.
+    """
+
+    variables: Mapping[str, str | None]
+    time: Shaped[np.ndarray, " n"] | None
+    station: Shaped[np.ndarray, " n"]
+    lat: Float[np.ndarray, " n"]
+    lon: Float[np.ndarray, " n"]
+    observed: Float[np.ndarray, "n dy"]
+    forecasts: Mapping[str, Prediction]
+    split: str
+    notes: tuple[str, ...] = ()
+    block: str | None = None
+    seed: int = 0
+
+    # ---- tables ----------------------------------------------------------------------------------
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """A row for every variable and forecast; `_low` and `_high` are 95 % intervals.
+
+        `crps_skill` is the share of a baseline's CRPS that the model saves.
+        """
+        return pd.DataFrame(self._rows)
+
+    def per(self, by: str) -> pd.DataFrame:
+        """The same scores for every `"station"`, `"time"`, `"hour"`, `"month"`, `"region"` (a box
+        of latitudes and longitudes) or `"variable"`.
+        """
+        require_known(by, GROUPS, "Scores can be had per group")
+        names, code = self._groups(by)
+        tables = []
+        for v, variable in enumerate(self.variables):
+            crps: dict[str, np.ndarray] = {}
+            for name in self.forecasts:
+                found = _means(self._terms(name, v), code, len(names))
+                crps[name] = found["crps"]
+                table = pd.DataFrame({"variable": variable, "forecast": name, **found})
+                table["crps_skill"] = _skill(name, crps)
+                tables.append(table if by == "variable" else pd.concat([names, table], axis=1))
+        return pd.concat(tables, ignore_index=True)
+
+    def predictions(self, variable: str | None = None) -> pd.DataFrame:
+        """Every point: where and when, what was observed, and `<forecast>_mean`, `_std`."""
+        v = self.index(variable)
+        columns = {"station": self.station, "lat": self.lat, "lon": self.lon}
+        if self.time is not None:
+            columns = {"time": self.time.astype("datetime64[ns]"), **columns}
+        columns["observed"] = self.observed[:, v]
+        for name, made in self.forecasts.items():
+            columns |= {f"{name}_mean": made.mean[:, v], f"{name}_std": made.std[:, v]}
+        return pd.DataFrame(columns)
+
+    def calibration(self) -> dict[str, Any]:
+        """By variable and forecast: coverage, PIT, spread and skill, normalised errors."""
+        made: dict[str, Any] = {}
+        for v, variable in enumerate(self.variables):
+            own = made.setdefault(variable, {})
+            for name, forecast in self.forecasts.items():
+                if not self.has_spread(name, v):
+                    continue
+                y, mean, std = self.observed[:, v], forecast.mean[:, v], forecast.std[:, v]
+                z = scores.normalised_error(y, mean, std)
+                bins = scores.spread_skill(y, mean, std)
+                levels = np.array(scores.LEVELS)
+                own[name] = {
+                    "coverage": dict(
+                        zip(map(str, levels), scores.coverage(z, levels).tolist(), strict=True)
+                    ),
+                    "pit": scores.pit_histogram(scores.pit(y, mean, std)).tolist(),
+                    "spread_skill": {k: a.tolist() for k, a in vars(bins).items()},
+                    "normalised_log_density": float(
+                        scores.normalised_log_density(y, mean, std).mean()
+                    ),
+                    "normalised_log_density_if_calibrated": float(scores.CALIBRATED),
+                }
+        return made
+
+    def to_json(self) -> str:
+        """The scores, what they are of, and what to know about them."""
+        about = {
+            "split": self.split,
+            "points": len(self.observed),
+            "verdict": list(self.verdicts()),
+            "notes": list(self.notes),
+            "scores": [
+                {k: None if value != value else value for k, value in row.items()}  # no NaN
+                for row in self._rows
+            ],
+        }
+        return json.dumps(about, indent=2, ensure_ascii=False)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Into `eval/` of a run's folder: scores.csv, per_station.parquet, calibration.json."""
+        require_installed("pyarrow", "io", "Writing scores per station")
+        place = Path(folder) / "eval"
+        calibration = json.dumps(self.calibration(), indent=2, allow_nan=False)
+        table, stations = self.to_dataframe(), self.per("station")
+        replace_file(place / "scores.csv", lambda new: table.to_csv(new, index=False))
+        replace_file(place / "per_station.parquet", stations.to_parquet)
+        write_text(place / "calibration.json", f"{calibration}\n")
+        return place
+
+    def index(self, variable: str | None) -> int:
+        """Which column a variable is; without a name, the only one or the first."""
+        if variable is None:
+            return 0
+        require_known(variable, self.variables, "A variable must be one that was evaluated")
+        return list(self.variables).index(variable)
+
+    def has_spread(self, name: str, v: int) -> bool:
+        """Whether a forecast of variable number `v` is more than points."""
+        return bool((self.forecasts[name].std[:, v] > 0).all())
+
+    # ---- said to people --------------------------------------------------------------------------
+
+    def verdicts(self) -> tuple[str, ...]:
+        """A sentence for every variable."""
+        return tuple(verdict(rows, self.split) for rows in self._by_variable())
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=120, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __rich__(self) -> RenderableType:
+        return shown(self._by_variable(), self.split, self.notes)
+
+    def _by_variable(self) -> list[list[dict[str, Any]]]:
+        return [[row for row in self._rows if row["variable"] == name] for name in self.variables]
+
+    # ---- how they are made -----------------------------------------------------------------------
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        rows, blocks = [], int(self._blocks.max()) + 1
+        for v, (variable, units) in enumerate(self.variables.items()):
+            model: tuple[np.ndarray, np.ndarray] | None = None  # the model's CRPS, and its draws
+            for name, made in self.forecasts.items():
+                terms = self._terms(name, v)
+                found = _means(terms, np.zeros(len(self.observed), int), 1)
+                draws = resampled(np.stack(list(terms.values()), -1), self._blocks, self.seed)
+                row: dict[str, Any] = {"variable": variable, "units": units, "forecast": name}
+                row |= {"spread": made.spread, "points": len(self.observed)}
+                for k, score in enumerate(SCORES):
+                    drawn = np.sqrt(draws[:, k]) if score == "rmse" else draws[:, k]
+                    row |= _ends(score, found[score][0], drawn, blocks)
+                if model is None:
+                    model = found["crps"], draws[:, 0]
+                    row |= _ends("crps_skill", np.nan, np.array([np.nan]), blocks)
+                else:
+                    value = scores.skill(model[0], found["crps"])[0]
+                    drawn = scores.skill(model[1], draws[:, 0])
+                    row |= _ends("crps_skill", value, drawn, blocks)
+                rows.append(row)
+        return rows
+
+    @cached_property
+    def _blocks(self) -> Int[np.ndarray, " n"]:
+        if self.time is None or (self.time == self.time[0]).all():
+            return np.unique(self.station, return_inverse=True)[1]
+        model = self.forecasts[MODEL]
+        error = scores.crps(self.observed, model.mean, model.std)
+        return time_blocks(self.time, (error / error.mean(0)).mean(1), self.block)
+
+    def _terms(self, name: str, v: int) -> dict[str, np.ndarray]:
+        """Point by point, in the order of `SCORES`; the mean of squares is rooted later."""
+        made = self.forecasts[name]
+        of = (self.observed[:, v], made.mean[:, v], made.std[:, v])
+        error = of[1] - of[0]
+        return {
+            "crps": scores.crps(*of),
+            "rmse": error**2,
+            "mae": np.abs(error),
+            "bias": error,
+            "log_likelihood": scores.log_density(*of),
+            "normalised_log_density": scores.normalised_log_density(*of),
+            **{
+                column: scores.inside(*of, level)
+                for column, level in zip(COVERAGES, scores.LEVELS, strict=True)
+            },
+        }
+
+    def _groups(self, by: str) -> tuple[pd.DataFrame, np.ndarray]:
+        """A row of names for every group, and the group of every point."""
+        if by == "variable":
+            return pd.DataFrame(index=[0]), np.zeros(len(self.observed), int)
+        if by in ("station", "region"):
+            keys = self.station if by == "station" else _regions(self.lat, self.lon)
+        elif self.time is None:
+            raise ValueError(f"Scores per {by} need times, but the data have none.")
+        else:
+            keys = {
+                "time": self.time.astype("datetime64[ns]"),
+                "hour": self.time.astype("datetime64[h]").astype(int) % 24,
+                "month": self.time.astype("datetime64[M]").astype(int) % 12 + 1,
+            }[by]
+        names, first, code = np.unique(keys, return_index=True, return_inverse=True)
+        table = pd.DataFrame({by: names})
+        if by == "station":
+            table = table.assign(lat=self.lat[first], lon=self.lon[first])
+        return table, code
+
+
+def _ends(name: str, value: float, draws: np.ndarray, blocks: int) -> dict[str, float]:
+    low, high = interval(value, draws, blocks)
+    return {name: float(value), f"{name}_low": low, f"{name}_high": high}
+
+
+def _means(terms: Mapping[str, np.ndarray], code: np.ndarray, number: int) -> dict[str, np.ndarray]:
+    """By group: how many points, and every score."""
+    count = np.bincount(code, minlength=number)
+    found = {k: np.bincount(code, v, minlength=number) / count for k, v in terms.items()}
+    return {"points": count, **found, "rmse": np.sqrt(found["rmse"])}
+
+
+def _skill(name: str, crps: Mapping[str, np.ndarray]) -> np.ndarray:
+    return (
+        np.full_like(crps[name], np.nan) if name == MODEL else scores.skill(crps[MODEL], crps[name])
+    )
+
+
+def _regions(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    """Boxes of a round size, at most five or so along the longer side."""
+    wide = max(float(np.ptp(lat)), float(np.ptp(lon)), 0.1)
+    step = next((s for s in STEPS if wide / s <= 5), STEPS[-1])
+    south, west = np.floor(lat / step) * step, np.floor(lon / step) * step
+    boxes = np.stack([south, west], -1)
+    found, which = np.unique(boxes, axis=0, return_inverse=True)
+    names = [
+        f"{_degrees(a, 'N', 'S')} to {_degrees(a + step, 'N', 'S')}, "
+        f"{_degrees(b, 'E', 'W')} to {_degrees(b + step, 'E', 'W')}"
+        for a, b in found
+    ]
+    return np.array(names, object)[which.ravel()]
+
+
+def _degrees(value: float, positive: str, negative: str) -> str:
+    return f"{abs(value):.3g}{negative if value < 0 else positive}"

@@ -1,0 +1,212 @@
+"""From a configuration to a model: all the wiring on one page.
+
+Names are mapped to classes here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gridtnp.config import (
+    CNN,
+    ANPConfig,
+    Cell,
+    CNPConfig,
+    Embedded,
+    Fourier,
+    Full,
+    GriddedConfig,
+    Harmonics,
+    HierarchicalSwin,
+    Kernel,
+    Mean,
+    ModelConfig,
+    Neighbours,
+    PseudoToken,
+    PTTNPConfig,
+    TNPConfig,
+    UNet,
+    Values,
+    ViT,
+)
+from gridtnp.grid import Grid
+from gridtnp.network.embeddings import (
+    CellEmbedding,
+    Embedding,
+    FourierEmbedding,
+    InputEmbedding,
+    RawEmbedding,
+    SphericalHarmonics,
+)
+from gridtnp.network.fusion import FuseGrids, FuseTokens, Fusion
+from gridtnp.network.grid_decoders import AttentionGridDecoder, GridDecoder, KernelGridDecoder
+from gridtnp.network.grid_encoders import (
+    GridEncoder,
+    KernelGridEncoder,
+    MeanGridEncoder,
+    PseudoTokenGridEncoder,
+)
+from gridtnp.network.grid_processors import (
+    CNNProcessor,
+    GridProcessor,
+    HierarchicalSwinProcessor,
+    SwinProcessor,
+    UNetProcessor,
+    ViTProcessor,
+)
+from gridtnp.network.gridless import ANP, CNP, PTTNP, TNP
+from gridtnp.network.layers import mlp
+from gridtnp.network.likelihoods import GaussianLikelihood
+from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
+from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
+
+
+def build_model(config: ModelConfig) -> NeuralProcess:
+    """The model that a configuration describes, with fresh weights from torch's random
+    generator.
+    """
+    signature = Signature(config.coordinates, config.features, dict(config.sources), config.dim_y)
+    a, dim, heads = config.architecture, config.dim, config.heads
+
+    def likelihood(dim_in: int = dim, hidden_layers: int = 2) -> GaussianLikelihood:
+        return GaussianLikelihood(
+            dim_in, config.dim_y, dim=dim, hidden_layers=hidden_layers, min_noise=config.min_noise
+        )
+
+    if isinstance(a, CNPConfig):
+        head = likelihood(2 * dim, a.decoder_layers)
+        return CNP(signature, _embedding(config), head, dim=dim, hidden_layers=a.encoder_layers)
+    tokens = _tokens(config)
+    if isinstance(a, ANPConfig):
+        return ANP(signature, tokens, likelihood(2 * dim), dim=dim, heads=heads, layers=a.layers)
+    if isinstance(a, TNPConfig):
+        return TNP(signature, tokens, likelihood(), dim=dim, heads=heads, layers=a.layers)
+    if isinstance(a, PTTNPConfig):
+        return PTTNP(
+            signature,
+            tokens,
+            likelihood(),
+            dim=dim,
+            heads=heads,
+            layers=a.layers,
+            pseudo_tokens=a.pseudo_tokens,
+        )
+    processor = _processor(a, dim, heads)
+    decoder = _decoder(a, processor, dim, heads)
+    return GriddedNetwork(
+        signature, a.grid, tokens, _fusion(config, a, tokens), processor, decoder, likelihood()
+    )
+
+
+def _embedding(config: ModelConfig) -> InputEmbedding:
+    assert isinstance(config.tokens, Embedded)
+    columns = (*config.coordinates, *config.features)
+    parts: list[tuple[list[int], Embedding]] = []
+    for part in config.tokens.embedding:
+        if isinstance(part, Fourier):
+            module = FourierEmbedding(
+                len(part.of),
+                per_column=part.per_column,
+                shortest=part.shortest,
+                longest=part.longest,
+            )
+        elif isinstance(part, Harmonics):
+            module = SphericalHarmonics(part.degrees)
+        elif isinstance(part, Cell):
+            assert isinstance(config.architecture, GriddedConfig)
+            module = CellEmbedding(config.architecture.grid, part.of, per_column=part.per_column)
+        else:
+            module = RawEmbedding(len(part.of))
+        parts.append(([columns.index(name) for name in part.of], module))
+    return InputEmbedding(parts, config.dim)
+
+
+def _tokens(config: ModelConfig) -> TokenEncoder:
+    if isinstance(config.tokens, Values):
+        return ValueTokenEncoder(config.sources)
+    return EmbeddedTokenEncoder(
+        _embedding(config), config.sources, dim=config.dim, shared_with=config.tokens.shared_with
+    )
+
+
+def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusion:
+    def encoder() -> GridEncoder:
+        e = a.grid_encoder
+        everywhere = a.grid.names if a.positions == "relative" else ()
+        if isinstance(e, PseudoToken):
+            width = _width(a.grid, e.neighbours)
+            return PseudoTokenGridEncoder(
+                a.grid,
+                dim=config.dim,
+                heads=config.heads,
+                width=width,
+                shared=everywhere or e.shared,
+            )
+        if isinstance(e, Mean):
+            return MeanGridEncoder(a.grid, dim=config.dim, shared=everywhere or e.shared)
+        width = None if e.neighbours is None else _width(a.grid, e.neighbours)
+        return KernelGridEncoder(a.grid, length_scale=e.length_scale, width=width)
+
+    values = isinstance(config.tokens, Values)
+    if a.fusion == "single":
+        return FuseTokens(
+            encoder(), mlp(tokens.dim, config.dim, dim=config.dim) if values else None
+        )
+    side_by_side = tokens.dim * len(config.sources)
+    mix = (
+        mlp(side_by_side, config.dim, dim=config.dim)
+        if values
+        else nn.Linear(side_by_side, config.dim)
+    )
+    return FuseGrids({name: encoder() for name in config.sources}, mix)
+
+
+def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:
+    p = a.processor
+    if isinstance(p, CNN):
+        return CNNProcessor(a.grid, dim=dim, layers=p.layers, kernel=p.kernel)
+    if isinstance(p, UNet):
+        return UNetProcessor(a.grid, dim=dim, depth=p.depth, kernel=p.kernel)
+    if isinstance(p, ViT):
+        return ViTProcessor(a.grid, dim=dim, heads=heads, layers=p.layers, patch=p.patch)
+    shift = tuple(w // 2 for w in p.window) if p.shift is None else p.shift
+    if isinstance(p, HierarchicalSwin):
+        return HierarchicalSwinProcessor(
+            a.grid,
+            dim=dim,
+            heads=heads,
+            stages=p.stages,
+            window=p.window,
+            shift=shift,
+            merge=p.merge,
+            positions=a.positions,
+        )
+    return SwinProcessor(
+        a.grid,
+        dim=dim,
+        heads=heads,
+        layers=p.layers,
+        window=p.window,
+        shift=shift,
+        untied=p.untied,
+        positions=a.positions,
+    )
+
+
+def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -> GridDecoder:
+    d = a.decoder
+    near = None if isinstance(d, Full) else d.neighbours
+    width = None if near is None else _width(a.grid, near)
+    if isinstance(d, Kernel):
+        return KernelGridDecoder(processor.grids, length_scale=d.length_scale, width=width)
+    return AttentionGridDecoder(
+        processor.grids, dim=dim, heads=heads, width=width, positions=a.positions
+    )
+
+
+def _width(grid: Grid, neighbours: Neighbours) -> tuple[int, ...]:
+    return (
+        grid.width(neighbours)
+        if isinstance(neighbours, int)
+        else grid.per_axis(neighbours, "neighbours")
+    )

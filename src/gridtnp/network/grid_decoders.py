@@ -1,0 +1,144 @@
+"""Grid decoders:
+
+From the grid after every layer to a token at every target (section 4.3, appendix C).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gridtnp import ops
+from gridtnp.config import Positions
+from gridtnp.grid import Grid
+from gridtnp.network.grid_encoders import SEKernel
+from gridtnp.network.layers import Attend, AttentionBlock
+from gridtnp.task import TokenSet
+
+
+class GridDecoder(nn.Module, ABC):
+    """Reads the processor's outputs; `grids` tells where each of them lives."""
+
+    grids: tuple[Grid, ...]
+
+    @abstractmethod
+    def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
+        """What is needed of every layer, computed once for any number of targets."""
+
+    @abstractmethod
+    def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]: ...
+
+
+class AttentionGridDecoder(GridDecoder):
+    """Target tokens attend to the grid after every layer, each time by another block (eq. 6).
+
+    They see the `width` grid points around them ("NN-CA"), or the whole grid (None; "no NN-CA").
+    """
+
+    def __init__(
+        self,
+        grids: Sequence[Grid],
+        *,
+        dim: int,
+        heads: int,
+        width: Sequence[int] | None,
+        positions: Positions = "absolute",
+    ) -> None:
+        super().__init__()
+        self.grids = tuple(grids)
+        self.width = None if width is None else grids[0].per_axis(width, "neighbourhood widths")
+        self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in grids)
+        self.places = nn.ModuleList()
+        if positions == "relative":
+            if self.width is None:
+                raise ValueError(
+                    "Relative positions need targets that read their neighbours, not the whole "
+                    "grid; use a neighbour decoder."
+                )
+            near = math.prod(self.width)
+            self.places.extend(NeighbourPlaces(near, heads, dim // heads) for _ in grids)
+
+    def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
+        """Keys and values."""
+        pairs = zip(self.blocks, layers, strict=True)
+        return [cast(AttentionBlock, block).keys_values(u.flatten(1, -2)) for block, u in pairs]
+
+    def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
+        attend = {grid: self._attend(grid, targets.x) for grid in dict.fromkeys(self.grids)}
+        z = targets.z
+        for layer, (grid, keys_values) in enumerate(zip(self.grids, prepared, strict=True)):
+            look = attend[grid]
+            if self.places:
+                look = partial(self._look_at_places, layer, look)
+            z = self.blocks[layer](z, keys_values, look)
+        return z
+
+    def _look_at_places(
+        self, layer: int, attend: Any, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        return attend(query, key, value, bias=self.places[layer](query))
+
+    def _attend(self, grid: Grid, x: Float[Tensor, "batch n dx"]) -> Attend:
+        if self.width is None:
+            return ops.full_attention
+        index, valid = grid.neighbours(x, self.width)
+        return partial(ops.neighbour_attention, index=index, valid=valid)
+
+
+class NeighbourPlaces(nn.Module):
+    """A learned key for the place of each neighbour around a target, the same everywhere.
+
+    A target whose token tells where it is in its cell can thus weigh its neighbours by distance.
+    """
+
+    def __init__(self, neighbours: int, heads: int, dim: int) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.zeros(neighbours, heads, dim))
+
+    def forward(self, query: Float[Tensor, "batch n heads dh"]) -> Float[Tensor, "batch n k heads"]:
+        return torch.einsum("bnhd,khd->bnkh", query, self.keys) * query.shape[-1] ** -0.5
+
+
+class KernelGridDecoder(GridDecoder):
+    """The last grid, weighted by a squared-exponential kernel of the distance to each target
+    (appendix A).
+
+    Sums over the `width` grid points around the target, or over all of them (None).
+    """
+
+    def __init__(
+        self,
+        grids: Sequence[Grid],
+        *,
+        length_scale: float | Sequence[float],
+        width: Sequence[int] | None,
+    ) -> None:
+        super().__init__()
+        self.grids = tuple(grids)
+        self.grid = self.grids[-1]
+        self.width = None if width is None else self.grid.per_axis(width, "neighbourhood widths")
+        self.kernel = SEKernel(self.grid, length_scale)
+
+    def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
+        """The last layer."""
+        return [layers[-1].flatten(1, -2)]
+
+    def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
+        (u,) = prepared
+        place = targets.x.unsqueeze(2)
+        if self.width is None:
+            nodes = self.grid.points(targets.x.device, targets.x.dtype).flatten(0, -2)
+            return torch.bmm(self.kernel(place, nodes).to(u.dtype), u)
+        index, valid = self.grid.neighbours(targets.x, self.width)
+        weight = (self.kernel(place, self.grid.points_at(index, targets.x.dtype)) * valid).to(
+            u.dtype
+        )
+        element = torch.arange(u.shape[0], device=u.device).view(-1, 1, 1)
+        return torch.einsum("bnk,bnkd->bnd", weight, u[element, index])

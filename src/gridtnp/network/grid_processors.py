@@ -1,0 +1,378 @@
+"""Grid processors: transform the grid of tokens and hand back the grid after every layer (section
+4.2).
+
+Layers may live on coarser grids than the input (patches, pooling, hierarchies): `grids` names the
+grid of each layer's output, and decoders read them in order.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gridtnp import ops
+from gridtnp.config import Positions
+from gridtnp.grid import Grid, divisors
+from gridtnp.network.layers import AttentionBlock
+
+
+class GridProcessor(nn.Module, ABC):
+    """`grids[l]` is where the l-th output lives."""
+
+    grids: tuple[Grid, ...]
+
+    @abstractmethod
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]: ...
+
+
+class ViTProcessor(GridProcessor):
+    """Every grid point attends to every other, `layers` times, after merging patches where asked
+    for.
+    """
+
+    def __init__(
+        self, grid: Grid, *, dim: int, heads: int, layers: int, patch: Sequence[int] | None = None
+    ) -> None:
+        super().__init__()
+        coarse = grid if patch is None else grid.coarsen(patch)
+        self.grids = (coarse,) * layers
+        self.patches = nn.Identity() if patch is None else PatchMerge(patch, dim)
+        self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
+        u = self.patches(u).flatten(1, -2)
+        outputs = []
+        for block in self.blocks:
+            u = block(u, None, ops.full_attention)
+            outputs.append(u)
+        return [u.unflatten(1, grid.shape) for u, grid in zip(outputs, self.grids, strict=True)]
+
+
+class WindowBias(nn.Module):
+    """A learned number per head and offset between two points of a window, for their logit.
+
+    It starts at zero: where a point lies in its window makes no difference yet.
+    """
+
+    def __init__(self, window: Sequence[int], heads: int) -> None:
+        super().__init__()
+        steps = torch.stack(
+            torch.meshgrid(*(torch.arange(w) for w in window), indexing="ij"), -1
+        ).flatten(0, -2)
+        offset = steps[:, None] - steps[None]  # (w, w, axes)
+        flat = torch.zeros(offset.shape[:2], dtype=torch.long)
+        for w, along in zip(window, offset.unbind(-1), strict=True):
+            flat = flat * (2 * w - 1) + along + w - 1
+        self.offset = nn.Buffer(flat, persistent=False)
+        self.table = nn.Parameter(torch.zeros(heads, math.prod(2 * w - 1 for w in window)))
+
+    def forward(self) -> Float[Tensor, "heads w w"]:
+        return self.table[:, self.offset]
+
+
+class SwinLayer(nn.Module):
+    """Attention inside windows, then inside shifted windows.
+
+    By the same weights, or by two sets (`untied`). With relative positions, points of a window tell
+    their offsets from each other.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        dim: int,
+        heads: int,
+        window: Sequence[int],
+        shift: Sequence[int],
+        untied: bool = False,
+        positions: Positions = "absolute",
+    ) -> None:
+        super().__init__()
+        self.window, self.shift = check_windows(grid, window, shift)
+        self.periodic = grid.periodic
+        self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(2 if untied else 1))
+        self.bias = WindowBias(self.window, heads) if positions == "relative" else None
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> Float[Tensor, "batch *grid dz"]:
+        bias = None if self.bias is None else self.bias()
+        bound = partial(ops.window_attention, window=self.window, periodic=self.periodic, bias=bias)
+        u = self.blocks[0](u, None, partial(bound, shift=(0,) * len(self.shift)))
+        return self.blocks[-1](u, None, partial(bound, shift=self.shift))
+
+
+class SwinProcessor(GridProcessor):
+    """`layers` Swin layers on one grid: linear in the number of grid points."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        dim: int,
+        heads: int,
+        layers: int,
+        window: Sequence[int],
+        shift: Sequence[int],
+        untied: bool = False,
+        positions: Positions = "absolute",
+    ) -> None:
+        super().__init__()
+        self.grids = (grid,) * layers
+        self.layers = nn.ModuleList(
+            SwinLayer(
+                grid,
+                dim=dim,
+                heads=heads,
+                window=window,
+                shift=shift,
+                untied=untied,
+                positions=positions,
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
+        outputs = []
+        for layer in self.layers:
+            u = layer(u)
+            outputs.append(u)
+        return outputs
+
+
+class HierarchicalSwinProcessor(GridProcessor):
+    """Swin layers down a pyramid of coarser grids and up again, with skips between equal grids.
+
+    `stages` counts the layers on each grid on the way down; the way up repeats all but the
+    coarsest. Each step merges patches of `merge` grid points per axis.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        dim: int,
+        heads: int,
+        stages: Sequence[int],
+        window: Sequence[int],
+        shift: Sequence[int],
+        merge: Sequence[int],
+        positions: Positions = "absolute",
+    ) -> None:
+        super().__init__()
+        pyramid = [grid]
+        for _ in stages[1:]:
+            pyramid.append(pyramid[-1].coarsen(merge))
+
+        def stage(level: int) -> nn.ModuleList:
+            here = pyramid[level]
+            return nn.ModuleList(
+                SwinLayer(
+                    here, dim=dim, heads=heads, window=window, shift=shift, positions=positions
+                )
+                for _ in range(stages[level])
+            )
+
+        levels = range(len(stages))
+        self.down = nn.ModuleList(stage(level) for level in levels)
+        self.up = nn.ModuleList(stage(level) for level in reversed(levels[:-1]))
+        self.merges = nn.ModuleList(PatchMerge(merge, dim) for _ in levels[1:])
+        self.splits = nn.ModuleList(PatchSplit(merge, dim) for _ in levels[1:])
+        self.skips = nn.ModuleList(nn.Linear(2 * dim, dim) for _ in levels[1:])
+        order = [*levels, *reversed(levels[:-1])]
+        self.grids = tuple(pyramid[level] for level in order for _ in range(stages[level]))
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
+        outputs: list[Tensor] = []
+        before: list[Tensor] = []
+        for level, stage in enumerate(self.down):
+            if level > 0:
+                before.append(u)
+                u = self.merges[level - 1](u)
+            for layer in stage:  # pyright: ignore[reportGeneralTypeIssues]
+                u = layer(u)
+                outputs.append(u)
+        for stage, split, skip in zip(self.up, self.splits, self.skips, strict=True):
+            u = skip(torch.cat([before.pop(), split(u)], -1))
+            for layer in stage:  # pyright: ignore[reportGeneralTypeIssues]
+                u = layer(u)
+                outputs.append(u)
+        return outputs
+
+
+class CNNProcessor(GridProcessor):
+    """`layers` times ReLU and convolution, as in the paper's ConvCNP on Gaussian processes."""
+
+    def __init__(self, grid: Grid, *, dim: int, layers: int, kernel: int) -> None:
+        super().__init__()
+        self.grids = (grid,) * layers
+        self.convolutions = nn.ModuleList(
+            GridConvolution(grid, dim, dim, kernel) for _ in range(layers)
+        )
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
+        outputs = []
+        for convolution in self.convolutions:
+            u = convolution(F.relu(u))
+            outputs.append(u)
+        return outputs
+
+
+class UNetProcessor(GridProcessor):
+    """Convolutions down `depth` halvings of the grid and up again, with skip connections."""
+
+    def __init__(self, grid: Grid, *, dim: int, depth: int, kernel: int) -> None:
+        super().__init__()
+        pyramid = [grid]
+        for _ in range(depth):
+            pyramid.append(pyramid[-1].coarsen([2] * len(grid.axes)))
+        self.down = nn.ModuleList(GridConvolution(g, dim, dim, kernel) for g in pyramid)
+        self.up = nn.ModuleList(
+            GridConvolution(g, 2 * dim, dim, kernel) for g in reversed(pyramid[:-1])
+        )
+        self.grids = (*pyramid, *reversed(pyramid[:-1]))
+        self.periodic = grid.periodic
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
+        outputs: list[Tensor] = []
+        before: list[Tensor] = []
+        for level, convolution in enumerate(self.down):
+            if level > 0:
+                before.append(u)
+                u = halve(u)
+            u = F.relu(convolution(u))
+            outputs.append(u)
+        for step, convolution in enumerate(self.up):
+            u = convolution(torch.cat([before.pop(), double(u, self.periodic)], -1))
+            u = F.relu(u) if step < len(self.up) - 1 else u
+            outputs.append(u)
+        return outputs
+
+
+class PatchMerge(nn.Module):
+    """A linear map of each patch of grid points to one token (patch encoding)."""
+
+    def __init__(self, patch: Sequence[int], dim: int) -> None:
+        super().__init__()
+        self.patch = tuple(patch)
+        self.linear = nn.Linear(math.prod(self.patch) * dim, dim)
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> Float[Tensor, "batch *coarse dz"]:
+        split = [u.shape[0]]
+        for size, p in zip(u.shape[1:-1], self.patch, strict=True):
+            split += [size // p, p]
+        axes = len(self.patch)
+        u = u.reshape(*split, u.shape[-1])
+        u = u.permute(0, *range(1, 2 * axes, 2), *range(2, 2 * axes + 1, 2), 2 * axes + 1)
+        return self.linear(u.flatten(axes + 1))
+
+
+class PatchSplit(nn.Module):
+    """A linear map of each token to a patch of grid points."""
+
+    def __init__(self, patch: Sequence[int], dim: int) -> None:
+        super().__init__()
+        self.patch = tuple(patch)
+        self.linear = nn.Linear(dim, math.prod(self.patch) * dim)
+
+    def forward(self, u: Float[Tensor, "batch *coarse dz"]) -> Float[Tensor, "batch *grid dz"]:
+        axes = len(self.patch)
+        fine = [size * p for size, p in zip(u.shape[1:-1], self.patch, strict=True)]
+        dim = u.shape[-1]
+        u = self.linear(u).unflatten(-1, (*self.patch, dim))
+        order = [0]
+        for axis in range(axes):
+            order += [1 + axis, 1 + axes + axis]
+        return u.permute(*order, 1 + 2 * axes).reshape(u.shape[0], *fine, dim)
+
+
+class GridConvolution(nn.Module):
+    """A convolution of a grid in one to three dimensions that keeps its size:
+
+    Zeros beyond edges, or around.
+    """
+
+    def __init__(self, grid: Grid, dim_in: int, dim_out: int, kernel: int) -> None:
+        super().__init__()
+        if len(grid.axes) > 3:
+            raise ValueError(
+                f"Convolutions work on grids of one to three axes, got {len(grid.axes)}; use Swin "
+                "or ViT."
+            )
+        if kernel < 1 or kernel % 2 == 0:
+            raise ValueError(f"A convolution kernel must have an odd size, got {kernel}.")
+        self.periodic = grid.periodic
+        self.margin = kernel // 2
+        around = 0 if any(grid.periodic) else self.margin
+        kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(grid.axes) - 1]
+        self.convolution = kind(dim_in, dim_out, kernel, padding=around)
+
+    def forward(self, u: Float[Tensor, "batch *grid dz"]) -> Float[Tensor, "batch *grid dw"]:
+        u = u.movedim(-1, 1)
+        if any(self.periodic):
+            u = surround(u, self.periodic, self.margin)
+        return self.convolution(u).movedim(1, -1)
+
+
+def surround(u: Tensor, periodic: Sequence[bool], margin: int) -> Tensor:
+    """`(batch, channels, *grid)` with `margin` more grid points per side:
+
+    From across the seam, or zeros.
+    """
+    for axis, wraps in enumerate(periodic, start=2):
+        size = u.shape[axis]
+        if wraps:  # more than once around, if the margin is wider than the circle
+            index = torch.arange(-margin, size + margin, device=u.device).remainder(size)
+            u = u.index_select(axis, index)
+        else:
+            u = F.pad(u, [0, 0] * (u.ndim - 1 - axis) + [margin, margin])
+    return u
+
+
+def halve(u: Tensor) -> Tensor:
+    """Maximum over patches of two grid points per axis."""
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[u.ndim - 3]
+    return pool(u.movedim(-1, 1), 2).movedim(1, -1)
+
+
+def double(u: Tensor, periodic: Sequence[bool]) -> Tensor:
+    """Linear interpolation from patch centres to the grid points inside.
+
+    Across the seam of periodic axes.
+    """
+    mode = ("linear", "bilinear", "trilinear")[len(periodic) - 1]
+    u = u.movedim(-1, 1)
+    for axis, wraps in enumerate(periodic, start=2):
+        size = u.shape[axis]
+        index = torch.arange(-1, size + 1, device=u.device)
+        u = u.index_select(axis, index.remainder(size) if wraps else index.clamp(0, size - 1))
+    u = F.interpolate(u, scale_factor=2.0, mode=mode, align_corners=False)
+    for axis in range(2, u.ndim):
+        u = u.narrow(axis, 2, u.shape[axis] - 4)
+    return u.movedim(1, -1)
+
+
+def check_windows(
+    grid: Grid, window: Sequence[int], shift: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Windows and shifts that fit the grid, or a sentence that says which would."""
+    window, shift = grid.per_axis(window, "window sides"), grid.per_axis(shift, "window shifts")
+    for axis, w, s in zip(grid.axes, window, shift, strict=True):
+        if w < 1 or axis.size % w:
+            raise ValueError(
+                f"Windows must divide the grid, but a side of {w} does not divide axis "
+                f"{axis.name!r} of {axis.size} "
+                f"grid points; choose one of {divisors(axis.size)} or another size for the axis."
+            )
+        if not 0 <= s < w:
+            raise ValueError(
+                f"A shift must be smaller than its window, got {s} for a side of {w} (axis "
+                f"{axis.name!r})."
+            )
+    return window, shift

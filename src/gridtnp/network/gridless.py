@@ -1,0 +1,217 @@
+"""Neural processes without a grid, for comparison and for small data:
+
+CNP, ANP, TNP and PT-TNP (appendix A).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from gridtnp import ops
+from gridtnp.network.embeddings import InputEmbedding
+from gridtnp.network.layers import AttentionBlock, mlp, module_name
+from gridtnp.network.likelihoods import Likelihood
+from gridtnp.network.model import NeuralProcess, Signature
+from gridtnp.network.tokens import TokenEncoder, locations
+from gridtnp.task import PointSet, TokenSet
+
+
+class CNP(NeuralProcess):
+    """Mean of each source's tokens, summed over sources, beside the target's place (Garnelo et al.,
+    2018).
+
+    The likelihood's head takes both: twice the token width.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        embedding: InputEmbedding,
+        likelihood: Likelihood,
+        *,
+        dim: int,
+        hidden_layers: int,
+    ) -> None:
+        super().__init__(signature)
+        self.embedding = embedding
+        self.sources = nn.ModuleDict(
+            {
+                module_name(name): mlp(dim + dy, dim, dim=dim, hidden_layers=hidden_layers)
+                for name, dy in signature.sources.items()
+            }
+        )
+        self.likelihood = likelihood
+
+    def encode(self, context: Mapping[str, PointSet]) -> Float[Tensor, "batch 1 dz"]:
+        means = []
+        for name, points in context.items():
+            assert points.y is not None
+            place = self.embedding(locations(points))
+            z = self.sources[module_name(name)](torch.cat([place, points.y.to(place.dtype)], -1))
+            weight = (
+                place.new_ones(place.shape[:2])
+                if points.mask is None
+                else points.mask.to(place.dtype)
+            )
+            total = torch.einsum("bn,bnd->bd", weight, z)
+            means.append(total / weight.sum(1, keepdim=True).clamp_min(1))
+        return torch.stack(means).sum(0).unsqueeze(1)
+
+    def decode(self, encoding: Float[Tensor, "batch 1 dz"], target: PointSet) -> Distribution:
+        place = self.embedding(locations(target))
+        return self.likelihood(torch.cat([encoding.expand(-1, place.shape[1], -1), place], -1))
+
+
+class ANP(NeuralProcess):
+    """Targets attend to the context by place (Kim et al., 2019), after self-attention among the
+    context.
+
+    The token of a place without its value makes queries and keys, context tokens make values. The
+    likelihood's head takes what was attended to and the target's token: twice the token width.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        tokens: TokenEncoder,
+        likelihood: Likelihood,
+        *,
+        dim: int,
+        heads: int,
+        layers: int,
+    ) -> None:
+        super().__init__(signature)
+        self.heads = heads
+        self.tokens = tokens
+        self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+        self.project = nn.ModuleDict(
+            {role: nn.Linear(dim, dim) for role in ("query", "key", "value", "out")}
+        )
+        self.likelihood = likelihood
+
+    def encode(self, context: Mapping[str, PointSet]) -> tuple[Tensor, Tensor, Tensor | None]:
+        tokens = union(self.tokens, context)
+        z = tokens.z
+        for block in self.blocks:
+            z = block(z, None, partial(ops.full_attention, mask=tokens.mask))
+        places = torch.cat([self.tokens.targets(points).z for points in context.values()], 1)
+        return self._heads("key", places), self._heads("value", z), tokens.mask
+
+    def decode(
+        self, encoding: tuple[Tensor, Tensor, Tensor | None], target: PointSet
+    ) -> Distribution:
+        place = self.tokens.targets(target).z
+        attended = ops.full_attention(self._heads("query", place), *encoding).flatten(-2)
+        return self.likelihood(torch.cat([self.project["out"](attended), place], -1))
+
+    def _heads(self, role: str, z: Tensor) -> Tensor:
+        return self.project[role](z).unflatten(-1, (self.heads, -1))
+
+
+class TNP(NeuralProcess):
+    """Self-attention among context tokens.
+
+    Target tokens attend to them after every layer (eq. 12).
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        tokens: TokenEncoder,
+        likelihood: Likelihood,
+        *,
+        dim: int,
+        heads: int,
+        layers: int,
+    ) -> None:
+        super().__init__(signature)
+        self.tokens = tokens
+        self.context_blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+        self.target_blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+        self.likelihood = likelihood
+
+    def encode(self, context: Mapping[str, PointSet]) -> tuple[list[Tensor], Tensor | None]:
+        tokens = union(self.tokens, context)
+        attend = partial(ops.full_attention, mask=tokens.mask)
+        states = [tokens.z]
+        for block in self.context_blocks:
+            states.append(block(states[-1], None, attend))
+        return states[1:], tokens.mask
+
+    def decode(
+        self, encoding: tuple[list[Tensor], Tensor | None], target: PointSet
+    ) -> Distribution:
+        states, mask = encoding
+        return self.likelihood(
+            see_in_turn(self.target_blocks, self.tokens.targets(target).z, states, mask)
+        )
+
+
+class PTTNP(NeuralProcess):
+    """A few pseudo-tokens between context and targets: the induced set transformer (eq. 13)."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        tokens: TokenEncoder,
+        likelihood: Likelihood,
+        *,
+        dim: int,
+        heads: int,
+        layers: int,
+        pseudo_tokens: int,
+    ) -> None:
+        super().__init__(signature)
+        if pseudo_tokens < 1:
+            raise ValueError(f"A PT-TNP needs at least one pseudo-token, got {pseudo_tokens}.")
+        self.tokens = tokens
+        self.pseudo_tokens = nn.Parameter(torch.randn(pseudo_tokens, dim))
+        self.gather_blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+        self.target_blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+        self.context_blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers - 1))
+        self.likelihood = likelihood
+
+    def encode(self, context: Mapping[str, PointSet]) -> list[Tensor]:
+        tokens = union(self.tokens, context)
+        z = tokens.z
+        u = self.pseudo_tokens.expand(z.shape[0], -1, -1)
+        states = []
+        for layer, gather in enumerate(self.gather_blocks):
+            if (
+                layer > 0
+            ):  # the context is not needed any more after the last layer, so it is updated before
+                z = see(self.context_blocks[layer - 1], z, u, None)
+            u = see(gather, u, z, tokens.mask)
+            states.append(u)
+        return states
+
+    def decode(self, encoding: list[Tensor], target: PointSet) -> Distribution:
+        return self.likelihood(
+            see_in_turn(self.target_blocks, self.tokens.targets(target).z, encoding, None)
+        )
+
+
+def union(encoder: TokenEncoder, context: Mapping[str, PointSet]) -> TokenSet:
+    """The tokens of all sources as one set."""
+    return TokenSet.union([encoder(name, points) for name, points in context.items()])
+
+
+def see(block: nn.Module, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
+    """Update `x` by attention to all of the context that the mask lets through."""
+    assert isinstance(block, AttentionBlock)
+    return block(x, block.keys_values(context), partial(ops.full_attention, mask=mask))
+
+
+def see_in_turn(
+    blocks: nn.ModuleList, z: Tensor, states: list[Tensor], mask: Tensor | None
+) -> Tensor:
+    """Target tokens attend to each state in order, each time by the next block."""
+    for block, state in zip(blocks, states, strict=True):
+        z = see(block, z, state, mask)
+    return z

@@ -1,0 +1,178 @@
+"""Neural processes:
+
+The interface all models share, and the gridded network as a composition of its parts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from gridtnp.errors import require_known
+from gridtnp.grid import Grid
+from gridtnp.network.fusion import Fusion
+from gridtnp.network.grid_decoders import GridDecoder
+from gridtnp.network.grid_processors import GridProcessor
+from gridtnp.network.likelihoods import Likelihood
+from gridtnp.network.tokens import TokenEncoder
+from gridtnp.task import PointSet, Task, TokenSet, in_order
+
+PIECE = 16384
+"""Points that go through a model at once: few enough to stay in the cache."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model takes:
+
+    Coordinates and features by name, sources with their numbers of outputs; and gives.
+    """
+
+    coordinates: tuple[str, ...]
+    features: tuple[str, ...]
+    sources: Mapping[str, int]
+    dim_y: int
+
+    def check(self, points: PointSet, what: str, dim_y: int) -> None:
+        for found, wanted, name in (
+            (points.x.shape[-1], self.coordinates, "coordinates"),
+            (
+                0 if points.features is None else points.features.shape[-1],
+                self.features,
+                "features",
+            ),
+        ):
+            if found != len(wanted):
+                raise ValueError(
+                    f"The {what} must have {len(wanted)} {name} {wanted}, got {found}."
+                )
+        if points.y is not None and points.y.shape[-1] != dim_y:
+            raise ValueError(f"The {what} must have {dim_y} outputs, got {points.y.shape[-1]}.")
+
+    def complete(self, context: Mapping[str, PointSet], like: PointSet) -> dict[str, PointSet]:
+        """All sources in the model's own order; those without observations are empty."""
+        for name in context:
+            require_known(name, self.sources, "A context source must be one that the model knows")
+        none = like.none(like.batch)
+        return {
+            name: context.get(name) or replace(none, y=none.x.new_zeros((like.batch, 0, dim_y)))
+            for name, dim_y in self.sources.items()
+        }
+
+
+class NeuralProcess(nn.Module, ABC):
+    """Maps context sets to a predictive distribution at any targets (section 2.1).
+
+    `encode` sees the context only and `decode` one set of targets, so that one encoding serves any
+    number of targets, in pieces if need be. A context source that is missing is taken as empty.
+    """
+
+    def __init__(self, signature: Signature, grid: Grid | None = None) -> None:
+        super().__init__()
+        self.signature = signature
+        self.grid = grid
+
+    @abstractmethod
+    def encode(self, context: Mapping[str, PointSet]) -> Any:
+        """What the context has to say, for `decode`. Every source of the signature is present."""
+
+    @abstractmethod
+    def decode(self, encoding: Any, target: PointSet) -> Distribution:
+        """The predictive distribution at the targets' locations; `target.y` is never looked at."""
+
+    def forward(self, task: Task) -> Distribution:
+        if (
+            not torch.compiler.is_compiling()
+        ):  # values cannot be looked at while a graph is being traced
+            self.check(task)
+        context = self.signature.complete(task.context, task.target)
+        return self.decode(self.encode(context), task.target)
+
+    def check(self, task: Task) -> None:
+        """Raise, in a sentence, if this model cannot take the task."""
+        context = self.signature.complete(task.context, task.target)
+        checks = [
+            (points, f"points of source {name!r}", self.signature.sources[name])
+            for name, points in context.items()
+        ]
+        for points, what, dim_y in [*checks, (task.target, "targets", self.signature.dim_y)]:
+            self.signature.check(points, what, dim_y)
+            if self.grid is not None:
+                used = points.x.flatten(0, 1) if points.mask is None else points.x[points.mask]
+                self.grid.check(used, what)
+
+    def loss(self, task: Task) -> Float[Tensor, ""]:
+        """Negative log-likelihood of the targets:
+
+        Summed over outputs, averaged over targets (eq. 1).
+        """
+        if task.target.y is None:
+            raise ValueError("The targets must have outputs y to compute a loss, got none.")
+        log_density = self(task).log_prob(task.target.y).sum(-1)
+        if task.target.mask is None:
+            return -log_density.mean()
+        mask = task.target.mask
+        return -(log_density * mask).sum() / mask.sum().clamp_min(1)
+
+
+class GriddedNetwork(NeuralProcess):
+    """Tokens, grid, attention on the grid, tokens at the targets, a distribution (figure 2)."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        grid: Grid,
+        tokens: TokenEncoder,
+        fusion: Fusion,
+        processor: GridProcessor,
+        decoder: GridDecoder,
+        likelihood: Likelihood,
+    ) -> None:
+        super().__init__(signature, grid)
+        self.tokens = tokens
+        self.fusion = fusion
+        self.processor = processor
+        self.decoder = decoder
+        self.likelihood = likelihood
+
+    def encode(self, context: Mapping[str, PointSet]) -> list[Any]:
+        tokens = {name: self._tokens(name, points) for name, points in context.items()}
+        u = self.fusion(tokens)  # (batch, *grid, dz)
+        return self.decoder.prepare(self.processor(u))  # keys and values of every layer
+
+    def decode(self, encoding: list[Any], target: PointSet) -> Distribution:
+        raw = [self._raw(encoding, piece) for piece in in_pieces(target)]
+        return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
+
+    def _tokens(self, source: str, points: PointSet) -> Iterable[TokenSet]:
+        """Pieces of (batch, n, dz), one after the other."""
+        for piece in in_pieces(points):
+            yield self.tokens(source, piece.permuted(self._order(piece)))
+
+    def _raw(self, encoding: list[Any], target: PointSet) -> Tensor:
+        """What the likelihood needs at some targets."""
+        order = self._order(target)
+        z = self.decoder(self.tokens.targets(target.permuted(order)), encoding)  # (batch, n, dz)
+        return in_order(self.likelihood.head(z), order.argsort(1))
+
+    def _order(self, points: PointSet) -> Tensor:
+        """By cell: what is close together is then close together in memory too."""
+        assert self.grid is not None
+        return self.grid.nearest(points.x).argsort(1)
+
+
+def in_pieces(points: PointSet) -> list[PointSet]:
+    """Few enough points at a time to stay in the cache; all at once where a backward pass needs
+    them all.
+    """
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return [points]
+    size = max(PIECE // points.batch, 1)
+    return [points.select(slice(i, i + size)) for i in range(0, max(points.n, 1), size)]

@@ -1,0 +1,1 @@
+"""Synthetic tasks from Gaussian processes, with their exact posterior."""

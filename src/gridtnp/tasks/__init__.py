@@ -1,0 +1,1 @@
+"""A `Dataset` to tasks: which observations are context, which are targets, as tensors."""

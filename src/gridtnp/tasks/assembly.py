@@ -1,0 +1,137 @@
+"""Chosen observations, or places to predict at, become a `PointSet`: the model's coordinates,
+values and features in their order, normalised, filled up and masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+
+from gridtnp.data.coordinates import wrap
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import Normaliser
+from gridtnp.data.sources import Source
+from gridtnp.data.times import HOUR
+from gridtnp.errors import require_known
+from gridtnp.task import PointSet
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Rows of a source that a task at `time` has, and the values of its variables there."""
+
+    rows: np.ndarray
+    values: np.ndarray
+    time: np.datetime64 | None
+
+
+@dataclass(frozen=True, eq=False)
+class Assembler:
+    """Makes points of one model: `coordinates` are the axes of its grid.
+
+    Time is in hours from the task's own time. With a normaliser, values and static features have
+    about unit size.
+    """
+
+    data: Dataset
+    coordinates: tuple[str, ...]
+    normaliser: Normaliser | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.coordinates:
+            require_known(name, ("time", "lat", "lon"), "A coordinate must be known")
+
+    def points(
+        self, source: Source, variables: Sequence[str], chosen: Sequence[Chosen]
+    ) -> PointSet:
+        """One batch, a task for each entry of `chosen`; short ones are filled up and masked."""
+        keys = [f"{source.name}.{name}" for name in variables]
+        counts = np.array([len(task.rows) for task in chosen])
+        shape = (len(chosen), int(counts.max(initial=0)))
+        x = np.zeros((*shape, len(self.coordinates)), np.float32)
+        y = np.zeros((*shape, len(variables)), np.float32)
+        features = np.zeros((*shape, len(self.data.feature_names)), self._precision)
+        everywhere, still = self._places[source.name], self._still[source.name]
+        needs_times = self.data.computed or "time" in self.coordinates
+        for i, task in enumerate(chosen):
+            n, places = len(task.rows), source.places(task.rows)
+            times = source.times_of(task.rows) if needs_times else None
+            # all indices are valid, and numpy is faster where it need not check them
+            np.take(everywhere, places, 0, out=x[i, :n], mode="clip")
+            if "time" in self.coordinates and times is not None:
+                x[i, :n, self.coordinates.index("time")] = (times - task.time) / HOUR
+            y[i, :n] = (
+                task.values
+                if self.normaliser is None
+                else self.normaliser.normalise(keys, task.values)
+            )
+            if self.data.statics:
+                features[i, :n, : still.shape[1]] = still[places]
+            if self.data.computed:
+                if times is None and task.time is not None:
+                    times = np.full(n, task.time)
+                made = self.data.compute(times, source.lat[places], source.lon[places])
+                features[i, :n, still.shape[1] :] = made
+        mask = None
+        if (counts < shape[1]).any():
+            mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
+        known = torch.from_numpy(features) if self.data.feature_names else None
+        return PointSet(torch.from_numpy(x), torch.from_numpy(y), mask, known)
+
+    def query(
+        self,
+        lat: Float[np.ndarray, " n"],
+        lon: Float[np.ndarray, " n"],
+        time: Shaped[np.ndarray, " n"] | None = None,
+        moment: np.datetime64 | None = None,
+        known: Mapping[str, Float[np.ndarray, " n"]] | None = None,
+    ) -> PointSet:
+        """Any places, at their own times or at the task's own time `moment`, as a batch of one.
+
+        `known` are static features that come with the places and win over the fields. Where a
+        static feature is not known, the point is masked.
+        """
+        if time is None and moment is not None:
+            time = np.full(len(lat), moment)
+        columns = {"lat": lat, "lon": wrap(lon, self.data.west)}
+        if "time" in self.coordinates:
+            if time is None or moment is None:
+                raise ValueError("Coordinate 'time' needs the time of the task, got none.")
+            columns["time"] = (time - moment) / HOUR
+        x = np.stack([columns[name] for name in self.coordinates], -1).astype(np.float32)
+        features = self.data.features_at(lat, lon, time, known).astype(self._precision)
+        if self.normaliser is not None and self.data.statics:
+            names = tuple(self.data.statics)
+            still = features[:, : len(names)]
+            features[:, : len(names)] = self.normaliser.normalise(names, still)
+        there = np.all(np.isfinite(features), axis=1)
+        mask = None if there.all() else torch.from_numpy(there)[None]
+        made = torch.from_numpy(features)[None] if self.data.feature_names else None
+        return PointSet(torch.from_numpy(x)[None], None, mask, made)
+
+    @property
+    def _precision(self) -> type[np.floating]:
+        """Hours since 1970 need double precision."""
+        return np.float64 if "hours" in self.data.computed else np.float32
+
+    @cached_property
+    def _places(self) -> dict[str, np.ndarray]:
+        """Coordinates of every source's places, longitudes in one range, times to be filled in."""
+        made = {}
+        for name, s in self.data.sources.items():
+            known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}
+            made[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
+        return made
+
+    @cached_property
+    def _still(self) -> dict[str, np.ndarray]:
+        still = {name: self.data.still_at(name) for name in self.data.sources}
+        if self.normaliser is None or not self.data.statics:
+            return still
+        names = tuple(self.data.statics)
+        return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in still.items()}

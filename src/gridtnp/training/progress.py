@@ -1,0 +1,73 @@
+"""Training to look at: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bar
+
+from gridtnp.training.loop import Progress
+
+LINES = 20
+"""About so many plain lines in all."""
+
+
+class Display:
+    """`with Display(steps) as show:` then `show(progress)`."""
+
+    def __init__(self, steps: int, *, quiet: bool = False, console: Console | None = None) -> None:
+        self.steps, self.quiet = steps, quiet
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.bar: Bar | None = None
+        self.line: TaskID | None = None
+        self.shown = 0
+        self.validation: float | None = None
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal and not self.quiet:
+            columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+            self.bar = Bar(*columns, console=self.console)
+            self.line = self.bar.add_task("", total=self.steps, note="")
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        if self.quiet:
+            return
+        if progress.validation is not None:
+            self.validation = progress.validation
+        note = self.sentence(progress)
+        if self.bar is not None and self.line is not None:
+            self.bar.update(self.line, completed=progress.step, note=note)
+            return
+        due = progress.step * LINES // self.steps
+        if due > self.shown or progress.step == self.steps:
+            self.shown = due
+            self.console.print(f"step {progress.step:,} of {self.steps:,}  {note}")
+
+    def sentence(self, progress: Progress) -> str:
+        """Loss, validation, speed and time left."""
+        parts = [f"loss {progress.loss:.3f}"]
+        if self.validation is not None:
+            parts.append(f"validation log-likelihood {self.validation:.3f}")
+        parts.append(f"{progress.speed:,.0f} points/s")
+        left = progress.seconds / max(1, progress.step) * (self.steps - progress.step)
+        parts.append(f"{_clock(left)} left")
+        return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

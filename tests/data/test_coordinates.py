@@ -1,0 +1,86 @@
+"""Coordinates are found by their attributes, then by their names; longitudes in any range."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridtnp.data.coordinates import possible, recognise, require_places, western_edge, wrap
+
+
+def test_names_of_the_field_are_recognised_without_case() -> None:
+    for lat, lon, time in (
+        ("lat", "lon", "time"),
+        ("Latitude", "LONGITUDE", "Date"),
+        ("nav_lat", "nav_lon", "valid_time"),
+        ("y", "x", "datetime"),
+    ):
+        found = recognise({name: {} for name in ("t2m", lat, time, lon)})
+        assert (found["lat"], found["lon"], found["time"]) == (lat, lon, time)
+
+
+def test_attributes_win_over_names() -> None:
+    found = recognise(
+        {
+            "lat": {"standard_name": "grid_latitude"},
+            "phi": {"standard_name": "latitude"},
+            "lon": {"units": "degrees_east"},
+            "time": {"standard_name": "forecast_reference_time"},
+            "valid_time": {"standard_name": "time"},
+            "who": {"cf_role": "timeseries_id"},
+        }
+    )
+    assert found["lat"] == "phi"
+    assert (found["lon"], found["time"], found["station"]) == ("lon", "valid_time", "who")
+
+
+def test_of_two_with_the_same_attributes_the_better_name_wins() -> None:
+    north = {"units": "degrees_north"}
+    assert recognise({"glat": north, "lat": north})["lat"] == "lat"
+
+
+def test_no_coordinates_is_a_sentence_with_what_there_is() -> None:
+    message = (
+        r"^Source 'buoys' must have latitudes and longitudes, but no longitude was found among "
+        r"\['lat', 'sst'\]; name it 'lon' or give it the CF standard_name 'longitude'\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        require_places({"lat": "lat"}, "buoys", ["sst", "lat"])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.floats(-360, 360, allow_nan=False),
+    st.floats(-180, 180, allow_nan=False),
+)
+def test_wrapping_keeps_the_meridian_and_the_bits(lon: float, west: float) -> None:
+    (got,) = wrap(np.array([lon]), west)
+    assert west <= got < west + 360
+    assert np.isclose((got - lon) % 360, 0, atol=1e-9) or np.isclose((got - lon) % 360, 360)
+    assert wrap(np.array([got]), west)[0] == got
+
+
+def test_impossible_places() -> None:
+    lat = np.array([90.0, 90.1, np.nan, 0.0, 0.0, -91.0])
+    lon = np.array([0.0, 0.0, 0.0, 361.0, -360.0, 0.0])
+    assert possible(lat, lon).tolist() == [True, False, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("lon", "torn"),
+    [
+        ([-10.0, 0.0, 10.0], False),
+        ([350.0, 0.0, 10.0], False),
+        (list(np.arange(0, 360, 5.0)), False),
+        ([170.0, 175.0, 180.0, 185.0, 190.0], True),
+        ([-125.0, -66.0], False),
+        ([5.0], False),
+    ],
+)
+def test_regions_across_the_date_line_stay_together(lon: list[float], torn: bool) -> None:
+    west = western_edge(np.array(lon))
+    assert (west != -180.0) == torn
+    together = np.sort(wrap(np.array(lon), west))
+    assert together[-1] - together[0] <= max(np.ptp(lon), np.ptp(wrap(np.array(lon))))
+    if torn:
+        assert together[-1] - together[0] == np.ptp(lon)

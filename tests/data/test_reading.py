@@ -1,0 +1,194 @@
+"""Files of every kind hold the same tasks, and what cannot be read is told in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import weather
+import xarray as xr
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.reading import kind_of, open_data, require_installed
+from gridtnp.task import Task
+from gridtnp.tasks.sampling import Sampler
+from gridtnp.tasks.selection import Fraction
+
+
+def task(data: Any, index: int = 3) -> Task:
+    made = Dataset({"obs": data}, target="obs.t2m", features=("hour",))
+    context = {"obs.u10": Fraction(0.2, 0.8), "obs.t2m": Fraction(0.1, 0.5, per="batch")}
+    return Sampler(made, context, coordinates=("time", "lat", "lon"), window="(-12h, 0h]").draw(
+        index
+    )
+
+
+def same(a: Task, b: Task, tolerance: float = 0.0) -> None:
+    assert set(a.context) == set(b.context)
+    for one, other in [(a.target, b.target), *((a.context[k], b.context[k]) for k in a.context)]:
+        for name in ("x", "y", "mask", "features"):
+            left, right = getattr(one, name), getattr(other, name)
+            assert (left is None) == (right is None), name
+            if left is not None:
+                torch.testing.assert_close(left, right, rtol=0, atol=tolerance)
+
+
+def write_copies(folder: Path) -> dict[str, Path]:
+    table, ds = weather.rows(), weather.field()
+    table.to_csv(folder / "a.csv", index=False)
+    table.to_parquet(folder / "a.parquet")
+    ds.to_netcdf(folder / "a.nc", engine="netcdf4")
+    ds.to_netcdf(folder / "classic.nc", engine="netcdf4", format="NETCDF3_64BIT")
+    ds.to_zarr(folder / "a.zarr", consolidated=False)
+    for i, part in enumerate((ds.isel(time=slice(0, 2)), ds.isel(time=slice(2, None)))):
+        part.to_netcdf(folder / f"part{i}.nc", engine="netcdf4")
+        weather.rows(part).to_csv(folder / f"part{i}.csv", index=False)
+    names = ("a.csv", "a.parquet", "a.nc", "classic.nc", "a.zarr", "part*.nc", "part*.csv")
+    return {name: folder / name for name in names}
+
+
+def test_every_kind_of_file_holds_the_same_tasks(tmp_path: Path) -> None:
+    expected = task(weather.field())
+    for path in write_copies(tmp_path).values():
+        same(task(path), expected)
+        same(task(str(path)), expected)
+
+
+def test_grib_holds_the_same_tasks(tmp_path: Path) -> None:
+    """GRIB packs values to a few bits, so that they agree to its precision."""
+    ds = weather.field()
+    path = tmp_path / "a.grib"
+    write_grib(ds, path)
+    expected = task(ds)
+    got = task(path)
+    same(got, expected, tolerance=2e-3)
+    assert not list(tmp_path.glob("*.idx")), "no index file may be left beside the data"
+    path.write_bytes(path.read_bytes()[:-3])
+    message = r"a\.grib' must be a complete grib file, but it cannot be read"
+    with pytest.raises(OSError, match=message):
+        open_data(path)
+
+
+def test_addresses_are_opened_through_fsspec(tmp_path: Path) -> None:
+    ds = weather.field()
+    ds.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    fsspec.filesystem("memory").pipe("/test-reading/a.nc", (tmp_path / "a.nc").read_bytes())
+    same(task("memory://test-reading/a.nc"), task(ds))
+    ds.to_zarr("memory://test-reading/a.zarr", mode="w", consolidated=False)
+    same(task("memory://test-reading/a.zarr"), task(ds))
+    weather.rows().to_csv("memory://test-reading/a.csv", index=False)
+    same(task("memory://test-reading/a.csv"), task(ds))
+
+
+def test_shuffled_rows_dimensions_and_ranges_make_no_difference() -> None:
+    ds, expected = weather.field(), task(weather.field())
+    same(task(weather.rows().sample(frac=1.0, random_state=3)), expected)
+    same(task(ds.transpose("lon", "time", "lat")), expected)
+    same(task(ds.isel(lat=slice(None, None, -1))), expected)
+    turned = ds.assign_coords(lon=ds.lon % 360)
+    same(task(turned), expected)
+    same(task(turned.sortby("lon")), expected)
+    same(task(ds.isel(time=[3, 1, 0, 2, 5, 4])), expected)
+    table = weather.rows()
+    same(task(table.assign(lon=table.lon % 360)), expected)
+    same(task(table.set_index(["time", "lat", "lon"])), expected)
+    same(task(ds.rename(lat="latitude", lon="nav_lon", time="valid_time")), expected)
+
+
+def test_single_and_double_precision_are_the_same_to_single_precision() -> None:
+    same(task(weather.field(np.float32)), task(weather.field()), tolerance=1e-4)
+
+
+def test_a_glob_that_matches_nothing(tmp_path: Path) -> None:
+    message = r"^A glob must match at least one file, but '.*/none\*\.nc' matches none in '.*'\.$"
+    with pytest.raises(FileNotFoundError, match=message):
+        open_data(tmp_path / "none*.nc")
+
+
+def test_a_path_that_leads_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"^A path must lead to a file or a store, but '"):
+        open_data(tmp_path / "none.nc")
+
+
+@pytest.mark.parametrize("name", ["a.nc", "classic.nc", "a.parquet"])
+def test_a_truncated_file(tmp_path: Path, name: str) -> None:
+    whole = write_copies(tmp_path)[name].read_bytes()
+    (tmp_path / f"cut-{name}").write_bytes(whole[: len(whole) // 3])
+    with pytest.raises(
+        OSError, match=r"must be a complete \w+ file, but it cannot be read \(.+\); was"
+    ):
+        Dataset({"obs": tmp_path / f"cut-{name}"}, target="obs.t2m")
+
+
+@pytest.mark.parametrize("name", ["a.nc", "a.parquet", "a.csv", "a.grib", "a.zarr"])
+def test_an_unreadable_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(
+        OSError, match=rf"{name}' must be a complete \w+ file, but it cannot be read"
+    ):
+        open_data(tmp_path / name)
+
+
+def test_an_unknown_ending_and_mixed_kinds(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"^A file must have one of the endings \['\.cdf', .*got 'a\.doc"
+    ):
+        kind_of("a.docx")
+    assert kind_of("s3://bucket/a.zarr/") == "zarr"
+    assert kind_of("gs://bucket/full-1h.zarr-v3") == "zarr"
+    assert kind_of("https://host/a.csv?token=1") == "csv"
+    write_copies(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"^The files of one source must be of one kind, got \['csv'"
+    ):
+        open_data(tmp_path / "part*")
+
+
+def test_what_is_not_installed_is_named_with_the_line_that_installs_it() -> None:
+    message = (
+        r"^Reading 'a\.grib' needs no_such_module, which is not installed: "
+        r"pip install 'gridtnp\[grib\]'\.$"
+    )
+    with pytest.raises(ImportError, match=message):
+        require_installed("no_such_module", "grib", "Reading 'a.grib'")
+
+
+def write_grib(ds: xr.Dataset, path: Path) -> None:
+    """Two variables on a regular grid, 24 bits a value."""
+    import eccodes
+
+    codes = {"t2m": (0, 0, 0, 2), "u10": (0, 2, 2, 10)}
+    with open(path, "wb") as file:
+        for name, (discipline, category, number, height) in codes.items():
+            for step, time in enumerate(pd.DatetimeIndex(ds.time.values)):
+                handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
+                settings = {
+                    "dataDate": int(time.strftime("%Y%m%d")),
+                    "dataTime": int(time.strftime("%H%M")),
+                    "discipline": discipline,
+                    "parameterCategory": category,
+                    "parameterNumber": number,
+                    "typeOfFirstFixedSurface": 103,
+                    "scaleFactorOfFirstFixedSurface": 0,
+                    "scaledValueOfFirstFixedSurface": height,
+                    "Ni": ds.sizes["lon"],
+                    "Nj": ds.sizes["lat"],
+                    "latitudeOfFirstGridPointInDegrees": float(ds.lat[-1]),
+                    "latitudeOfLastGridPointInDegrees": float(ds.lat[0]),
+                    "longitudeOfFirstGridPointInDegrees": float(ds.lon[0]) % 360,
+                    "longitudeOfLastGridPointInDegrees": float(ds.lon[-1]) % 360,
+                    "iDirectionIncrementInDegrees": float(ds.lon[1] - ds.lon[0]),
+                    "jDirectionIncrementInDegrees": float(ds.lat[1] - ds.lat[0]),
+                    "bitsPerValue": 24,
+                }
+                for key, value in settings.items():
+                    eccodes.codes_set(handle, key, value)
+                values = ds[name].isel(time=step, lat=slice(None, None, -1)).values
+                eccodes.codes_set_values(handle, values.ravel().astype(float))
+                eccodes.codes_write(handle, file)
+                eccodes.codes_release(handle)

@@ -1,0 +1,86 @@
+"""Intervals by blocks of time: they cover the truth where single points would not."""
+
+import numpy as np
+import pytest
+
+from gridtnp.evaluation.bootstrap import interval, memory, resampled, time_blocks
+
+TIMES = np.datetime64("2000-01-01", "ms") + np.arange(160) * np.timedelta64(1, "D")
+
+
+def wandering(seed: int, persistence: float, number: int = 160) -> np.ndarray:
+    """Errors around zero, each like the one before it."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=number) * np.sqrt(1 - persistence**2)
+    series = np.zeros(number)
+    series[0] = rng.normal()
+    for t in range(1, number):
+        series[t] = persistence * series[t - 1] + noise[t]
+    return series
+
+
+def covers(block: str | None, persistence: float) -> float:
+    """How often an interval of 95 % holds the true mean, zero."""
+    hits = 0
+    for seed in range(150):
+        errors = wandering(seed, persistence)
+        blocks = time_blocks(TIMES, errors, block)
+        draws = resampled(errors[:, None], blocks)[:, 0]
+        low, high = interval(errors.mean(), draws, int(blocks.max()) + 1)
+        hits += low <= 0 <= high
+    return hits / 150
+
+
+def test_intervals_cover_the_truth_for_independent_times() -> None:
+    assert 0.9 <= covers(None, 0.0) <= 0.99
+
+
+def test_blocks_cover_the_truth_where_single_times_do_not() -> None:
+    assert covers("1D", 0.8) < 0.7
+    assert covers(None, 0.8) > 0.87
+
+
+def test_memory_counts_correlated_steps() -> None:
+    assert memory(np.random.default_rng(0).normal(size=2000)) == pytest.approx(1.0, abs=0.2)
+    long = np.mean([memory(wandering(seed, 0.8, 4000)) for seed in range(10)])
+    assert long == pytest.approx(9.0, rel=0.25)  # (1 + 0.8) / (1 - 0.8)
+    assert memory(np.ones(50)) == 1.0
+
+
+def test_blocks_of_a_given_length_hold_that_many_days() -> None:
+    twice = np.repeat(TIMES, 2)
+    blocks = time_blocks(twice, np.zeros(320), "10D")
+    assert np.bincount(blocks).tolist() == [20] * 16
+    with pytest.raises(ValueError, match=r"A block of time must have a positive length, got '0h'"):
+        time_blocks(twice, np.zeros(320), "0h")
+
+
+def test_blocks_are_never_so_long_that_few_are_left() -> None:
+    assert len(np.unique(time_blocks(TIMES, np.linspace(0, 1, 160)))) >= 8
+
+
+def test_many_times_make_a_bounded_number_of_blocks() -> None:
+    times = TIMES[0] + np.arange(5000) * np.timedelta64(1, "h")
+    errors = np.random.default_rng(0).normal(size=5000)
+    assert len(np.unique(time_blocks(times, errors))) == 200
+
+
+def test_a_draw_is_the_mean_of_blocks_drawn_with_replacement() -> None:
+    rng = np.random.default_rng(3)
+    terms, block = rng.normal(size=(30, 2)), rng.integers(0, 4, 30)
+    draws = resampled(terms, block, seed=5)
+    chosen = np.random.default_rng(5).integers(4, size=(1000, 4))
+    for draw, blocks in list(zip(draws, chosen, strict=True))[:20]:
+        rows = np.concatenate([np.flatnonzero(block == b) for b in blocks])
+        np.testing.assert_allclose(draw, terms[rows].mean(0))
+
+
+def test_few_blocks_make_wider_intervals() -> None:
+    draws = np.random.default_rng(0).normal(size=100_000)
+    low, high = interval(0.0, draws, 10_000)
+    assert (low, high) == (pytest.approx(-1.96, abs=0.02), pytest.approx(1.96, abs=0.02))
+    assert interval(0.0, draws, 8)[1] == pytest.approx(2.365 * np.sqrt(8 / 7), abs=0.03)
+
+
+def test_one_block_says_nothing_about_uncertainty() -> None:
+    assert np.isnan(resampled(np.ones((5, 1)), np.zeros(5, int))).all()

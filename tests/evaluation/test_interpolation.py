@@ -1,0 +1,210 @@
+"""Baselines that interpolate, against brute force on great circles and exact fields."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import weather
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import Normaliser
+from gridtnp.evaluation.interpolation import Bilinear, InverseDistance, Nearest, Scene
+from gridtnp.tasks.selection import Fraction
+from gridtnp.tasks.specification import Setting
+
+
+def scenes(data: Dataset, share: float = 0.5, **times: str) -> tuple[Setting, list[Scene]]:
+    setting = Setting.of(data, **times)
+    own = [n for n, c in setting.contexts.items() if c.source == setting.target_source]
+    sampler = setting.sampler(data, Normaliser.fit(data), dict.fromkeys(own, Fraction(share)))
+    return setting, [s for choice in sampler.choices() for s in Scene.each(data, setting, choice)]
+
+
+def great_circle(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
+    a, b = np.deg2rad([lat, lon]), np.deg2rad([lats, lons])
+    cosine = np.sin(a[0]) * np.sin(b[0]) + np.cos(a[0]) * np.cos(b[0]) * np.cos(a[1] - b[1])
+    return np.arccos(np.clip(cosine, -1, 1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([-180.0, 0.0, 170.0]))
+def test_nearest_and_inverse_distance_are_those_of_brute_force(seed: int, west: float) -> None:
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "station": [f"S{i}" for i in range(30)],
+            "lat": rng.uniform(-90, 90, 30),
+            "lon": west + rng.uniform(0, 180, 30),
+            "t": rng.normal(size=30),
+        }
+    )
+    _, found = scenes(Dataset({"s": table}, target="s.t"))
+    scene = found[0]
+    near, idw = Nearest().predict(scene), InverseDistance(neighbours=4).predict(scene)
+    assert near[1] is None
+    assert idw[1] is None
+    for i in range(len(scene.truth)):
+        angle = great_circle(
+            scene.asked.lat[i], scene.asked.lon[i], scene.observed.lat, scene.observed.lon
+        )
+        order = np.argsort(angle)
+        assert near[0][i, 0] == scene.values[order[0], 0]
+        weight = (2 * np.sin(angle[order[:4]] / 2)) ** -2.0  # through the earth
+        expected = (weight * scene.values[order[:4], 0]).sum() / weight.sum()
+        assert idw[0][i, 0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_latest_of_a_place_is_the_nearest_in_time() -> None:
+    data = Dataset({"s": weather.stations()}, target="s.t2m")
+    setting, found = scenes(data, 1.0, window="(-3D, 0h]", lead="1D")
+    scene = found[4]
+    mean, _ = Nearest().predict(scene)
+    for i, station in enumerate(scene.asked.station):
+        own = np.flatnonzero(scene.observed.station == station)
+        last = own[np.argmax(scene.observed.time[own])]  # type: ignore[index]
+        assert scene.observed.time[last] == scene.time  # type: ignore[index]
+        assert mean[i, 0] == scene.values[last, 0]
+    assert setting.lead == "1D"
+
+
+def test_an_observation_at_the_very_place_is_the_answer() -> None:
+    frame = weather.stations()
+    twin = frame[frame.station == "S00"].assign(station="T00")
+    both = pd.concat([frame, twin], ignore_index=True)
+    data = Dataset({"s": both}, target="s.t2m")
+    _, found = scenes(data)
+    seen = [(s, i) for s in found for i, n in enumerate(s.asked.station) if n in ("S00", "T00")]
+    checked = 0
+    for scene, i in seen:
+        there = np.isin(scene.observed.station, ["S00", "T00"])
+        if there.any():
+            checked += 1
+            for baseline in (Nearest(), InverseDistance()):
+                assert baseline.predict(scene)[0][i, 0] == pytest.approx(scene.truth[i, 0])
+    assert checked
+
+
+def test_variables_that_are_missing_here_and_there_are_interpolated_from_where_they_are() -> None:
+    frame = weather.stations(30).assign(rain=lambda t: t.t2m * 2)
+    frame.loc[::3, "rain"] = np.nan
+    data = Dataset({"s": frame}, target=["s.t2m", "s.rain"])
+    setting, found = scenes(data)
+    assert set(setting.contexts) == {"s.t2m", "s.rain"}
+    mean, _ = Nearest().predict(found[0])
+    scene = found[0]
+    assert np.isnan(scene.values[:, 1]).any()
+    for i in range(len(mean)):
+        for v in range(2):
+            there = np.flatnonzero(np.isfinite(scene.values[:, v]))
+            angle = great_circle(
+                *(scene.asked.lat[i], scene.asked.lon[i]),
+                *(scene.observed.lat[there], scene.observed.lon[there]),
+            )
+            assert mean[i, v] == scene.values[there[angle.argmin()], v]
+
+
+def test_nothing_observed_gives_no_answer() -> None:
+    _, found = scenes(Dataset({"s": weather.stations()}, target="s.t2m"), 0.0)
+    empty = found[0]
+    if len(empty.values):
+        pytest.fail("a share of zero must leave the context empty")
+    assert np.isnan(Nearest().predict(empty)[0]).all()
+    assert np.isnan(InverseDistance().predict(empty)[0]).all()
+
+
+# ---- gridded fields ------------------------------------------------------------------------------
+
+
+def plane(units: str = "degC", name: str = "t2m") -> xr.Dataset:
+    """A field that is linear in latitude and longitude, another one every day."""
+    lat, lon = np.arange(46.0, 58.0, 2.0)[::-1], np.arange(0.0, 360.0, 2.0)
+    days = pd.date_range("2019-03-01", periods=8, freq="1D")
+    east = (lon + 180) % 360 - 180
+    values = lat[:, None] + 0.1 * east + np.arange(8)[:, None, None]
+    coords = {"time": days, "lat": lat, "lon": lon}
+    return xr.Dataset({name: (("time", "lat", "lon"), values, {"units": units})}, coords)
+
+
+def with_field(field: xr.Dataset) -> Dataset:
+    units = {"stations.t2m": "degC"}
+    sources = {"stations": weather.stations(), "era5": field}
+    return Dataset(sources, target="stations.t2m", units=units)
+
+
+def test_a_linear_field_is_interpolated_exactly() -> None:
+    data = with_field(plane())
+    setting, found = scenes(data)
+    bilinear = Bilinear.of(data, setting)
+    for day, scene in enumerate(found):
+        expected = scene.asked.lat + 0.1 * scene.asked.lon + day
+        mean, std = bilinear.predict(scene)
+        np.testing.assert_allclose(mean[:, 0], expected, atol=1e-4)
+        assert std is None
+
+
+def test_with_a_lead_the_last_known_field_is_taken() -> None:
+    data = with_field(plane())
+    setting, found = scenes(data, 1.0, lead="2D", window="(-2D, 0h]")
+    mean, _ = Bilinear.of(data, setting).predict(found[3])
+    at = found[3].asked
+    assert at.time is not None
+    np.testing.assert_allclose(mean[:, 0], at.lat + 0.1 * at.lon + 3, atol=1e-4)
+
+
+def test_kelvin_and_celsius_are_converted() -> None:
+    field = plane("K")
+    field["t2m"] = (field.t2m + 273.15).assign_attrs(units="K")
+    with pytest.warns(UserWarning, match="units differ"):
+        data = with_field(field)
+    setting, found = scenes(data)
+    expected = found[0].asked.lat + 0.1 * found[0].asked.lon
+    mean, _ = Bilinear.of(data, setting).predict(found[0])
+    np.testing.assert_allclose(mean[:, 0], expected, atol=1e-3)
+
+
+def test_a_field_may_be_named() -> None:
+    data = with_field(plane(name="skin"))
+    setting, found = scenes(data)
+    with pytest.raises(
+        ValueError, match=r"variable called 't2m', but there are \['era5\.skin'\]; say which one, s"
+    ):
+        Bilinear.of(data, setting)
+    with pytest.raises(ValueError, match=r"got 'era5\.skn'; did you mean 'era5\.skin'\?"):
+        Bilinear.of(data, setting, "era5.skn")
+    mean, _ = Bilinear.of(data, setting, "era5.skin").predict(found[0])
+    assert np.isfinite(mean).all()
+
+
+def test_another_name_of_era5_is_known() -> None:
+    data = with_field(plane(name="2m_temperature"))
+    assert Bilinear.of(data, Setting.of(data)).fields[0].context == "era5"
+
+
+def test_other_units_are_refused() -> None:
+    with pytest.warns(UserWarning, match="units differ"):
+        data = with_field(plane("mm"))
+    with pytest.raises(
+        ValueError, match=r"^A field must have the units of the target .* 'mm' and t2m in 'degC'"
+    ):
+        Bilinear.of(data, Setting.of(data))
+
+
+def test_without_a_grid_there_is_nothing_to_interpolate() -> None:
+    data = Dataset({"s": weather.stations()}, target="s.t2m")
+    with pytest.raises(ValueError, match=r"needs a gridded source beside .* none, \['s'\]; l"):
+        Bilinear.of(data, Setting.of(data))
+
+
+def test_beyond_the_grid_there_is_no_answer() -> None:
+    field = plane().sel(lat=slice(50, 46))
+    data = with_field(field)
+    setting, found = scenes(data)
+    mean, _ = Bilinear.of(data, setting).predict(found[0])
+    north = found[0].asked.lat > 52.001
+    assert north.any()
+    assert np.isnan(mean[north]).all()
+    assert np.isfinite(mean[~north]).all()

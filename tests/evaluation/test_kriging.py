@@ -1,0 +1,132 @@
+"""Kriging against scikit-learn, against processes whose constants are known, and its refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from test_interpolation import scenes
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.evaluation.interpolation import Nearest, Points, Scene
+from gridtnp.evaluation.kriging import JITTER, Kriging, Process, posterior
+
+NAMES = ("t",)
+
+
+def process(**constants: float) -> Process:
+    chosen = {"amplitude": 1.3, "length": 200.0, "noise": 0.4, "level": 2.0} | constants
+    logs = torch.tensor(list(chosen.values()), dtype=torch.float64).log()
+    return Process(10.0, 3.0, np.zeros(0), np.zeros(0), logs, False)
+
+
+def test_the_posterior_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    x, at = (np.c_[rng.uniform(0, 1000, (n, 3)), np.zeros(n)] for n in (40, 15))
+    y = rng.normal(10, 3, 40)
+    mean, std = posterior(process(), x, y, at)
+    kernel = ConstantKernel(1.3**2) * Matern(200.0, nu=1.5) + ConstantKernel(2.0**2)
+    kernel = kernel + WhiteKernel(0.4**2 + JITTER)
+    other = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(x, (y - 10) / 3)
+    expected = other.predict(at, return_std=True)
+    np.testing.assert_allclose(mean, expected[0] * 3 + 10, rtol=1e-5)
+    np.testing.assert_allclose(std, expected[1] * 3, rtol=1e-5)
+
+
+def test_without_observations_it_is_the_prior() -> None:
+    mean, std = posterior(process(), np.zeros((0, 4)), np.zeros(0), np.zeros((2, 4)))
+    np.testing.assert_allclose(mean, 10.0)
+    np.testing.assert_allclose(std, 3 * np.sqrt(1.3**2 + 2.0**2 + 0.4**2))
+
+
+def world(drift: float = 0.0, times: int = 12, noise: float = 0.3) -> Dataset:
+    """Samples of a Gaussian process with a length of 150 km, on a level of their own every day."""
+    rng = np.random.default_rng(1)
+    lat, lon = rng.uniform(45, 52, 120), rng.uniform(0, 10, 120)
+    height = rng.uniform(0, 3000, 120)
+    places = Points(lat, lon, None, np.arange(120), np.zeros((120, 0))).kilometres(None)
+    distance = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1)) * np.sqrt(3) / 150
+    root = np.linalg.cholesky((1 + distance) * np.exp(-distance) + 1e-9 * np.eye(120))
+    rows = []
+    for day in pd.date_range("2000-01-01", periods=times, freq="1D"):
+        value = 5 * rng.normal() + root @ rng.normal(size=120) + noise * rng.normal(size=120)
+        table = {"time": day, "lat": lat, "lon": lon, "elevation": height}
+        table |= {"station": [f"S{i}" for i in range(120)], "t": value + drift * height / 1000}
+        rows.append(pd.DataFrame(table))
+    static = {"elevation": "s.elevation"}
+    return Dataset({"s": pd.concat(rows, ignore_index=True)}, target="s.t", static=static)
+
+
+def test_constants_are_found_and_predictions_calibrated() -> None:
+    _, found = scenes(world(), 0.8)
+    kriging = Kriging.fit(found[:8], NAMES, drift=False)
+    fitted = kriging.processes[0]
+    assert fitted["length"] == pytest.approx(150, rel=0.4)
+    assert fitted["amplitude"] * fitted.std == pytest.approx(1.0, rel=0.3)
+    assert fitted["noise"] * fitted.std == pytest.approx(0.3, rel=0.3)
+    errors, spreads, rival = [], [], []
+    for scene in found[8:]:
+        mean, std = kriging.predict(scene)
+        assert std is not None
+        errors.append(scene.truth - mean)
+        spreads.append(std)
+        rival.append(scene.truth - Nearest().predict(scene)[0])
+    z = np.concatenate(errors) / np.concatenate(spreads)
+    assert z.std() == pytest.approx(1.0, abs=0.2)
+    assert np.concatenate(errors).std() < 0.8 * np.concatenate(rival).std()
+    assert kriging.notes() == ()
+
+
+def test_a_drift_with_elevation_is_used() -> None:
+    _, found = scenes(world(drift=-6.5), 0.8)
+    error = {}
+    for drift in (False, True):
+        kriging = Kriging.fit(found[:8], NAMES, drift=drift)
+        error[drift] = np.concatenate([s.truth - kriging.predict(s)[0] for s in found[8:]]).std()
+    assert error[True] < 0.25 * error[False]
+    assert error[True] < 1.0
+
+
+def test_times_apart_say_less() -> None:
+    _, found = scenes(world(times=8), 1.0, window="(-2D, 0h]", lead="1D")
+    kriging = Kriging.fit(found[:3], NAMES, drift=False)
+    assert kriging.processes[0].timed
+    _, std = kriging.predict(found[4])
+    older = found[4].observed
+    assert older.time is not None
+    _, later = kriging.predict(
+        replace(found[4], observed=replace(older, time=older.time - np.timedelta64(30, "D")))
+    )
+    assert std is not None
+    assert later is not None
+    assert (later > std).all()
+
+
+def test_too_many_observations_are_thinned_out_and_that_is_said() -> None:
+    _, found = scenes(world(times=3), 0.8)
+    fitted = Kriging.fit(found, NAMES, drift=False)
+    small = Kriging(fitted.processes, drift=False, most=20)
+    for scene in found[:2]:
+        assert np.isfinite(small.predict(scene)[0]).all()
+    assert small.notes() == (
+        "kriging: 2 times had more than 20 observations; so many were used at random",
+    )
+
+
+def constant(scene: Scene) -> Scene:
+    return replace(scene, values=np.full_like(scene.values, 7), truth=np.full_like(scene.truth, 7))
+
+
+def test_a_constant_and_nothing_at_all_are_refused() -> None:
+    _, found = scenes(world(times=2))
+    with pytest.raises(
+        ValueError, match=r"^Kriging needs a variable that varies, but 't' is 7 thr"
+    ):
+        Kriging.fit(map(constant, found), NAMES, drift=False)
+    with pytest.raises(ValueError, match=r"two observations or more, but 't' has none; leave it"):
+        Kriging.fit([], NAMES, drift=False)

@@ -1,0 +1,222 @@
+"""An evaluation's tables, sentences and files, from forecasts that are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gridtnp.evaluation import scores
+from gridtnp.evaluation.results import SCORES, Evaluation, Prediction
+
+STATIONS, DAYS = 10, 60
+
+
+def evaluation(**changes: object) -> Evaluation:
+    """The truth is known up to a spread of 1 °C: the model knows it, its rivals less."""
+    rng = np.random.default_rng(0)
+    n = STATIONS * DAYS
+    mean = rng.normal(10, 5, (n, 2))
+    observed = mean + rng.normal(size=(n, 2)) * [1.0, 3.0]
+    right = np.tile([1.0, 3.0], (n, 1))
+    worse = mean + rng.normal(size=(n, 2)) * [1.0, 3.0]
+    days = np.datetime64("2020-02-01", "ms") + np.arange(DAYS) * np.timedelta64(1, "D")
+    known: dict[str, object] = {
+        "variables": {"tmax": "degC", "wind": None},
+        "time": np.repeat(days, STATIONS),
+        "station": np.tile([f"S{i}" for i in range(STATIONS)], DAYS),
+        "lat": np.tile(np.linspace(40, 49, STATIONS), DAYS),
+        "lon": np.tile(np.linspace(-3, 6, STATIONS), DAYS),
+        "observed": observed,
+        "forecasts": {
+            "model": Prediction(mean, right),
+            "kriging": Prediction(worse, right * np.sqrt(2)),
+            "nearest": Prediction(worse + 1, right * np.sqrt(2), "training errors"),
+            "bilinear": Prediction(worse + 2, np.zeros((n, 2)), "none"),
+        },
+        "split": "10 stations never seen",
+    }
+    return Evaluation(**(known | changes))  # type: ignore[arg-type]
+
+
+def test_scores_are_means_over_points() -> None:
+    made = evaluation()
+    table = made.to_dataframe().set_index(["variable", "forecast"])
+    assert len(table) == 8
+    for v, variable in enumerate(made.variables):
+        for name, forecast in made.forecasts.items():
+            of = (made.observed[:, v], forecast.mean[:, v], forecast.std[:, v])
+            row, error = table.loc[(variable, name)], of[1] - of[0]
+            assert row["crps"] == pytest.approx(scores.crps(*of).mean())
+            assert row["rmse"] == pytest.approx(np.sqrt((error**2).mean()))
+            assert row["mae"] == pytest.approx(np.abs(error).mean())
+            assert row["bias"] == pytest.approx(error.mean())
+            assert row["points"] == STATIONS * DAYS
+            if name == "bilinear":
+                assert row["crps"] == pytest.approx(row["mae"])
+                assert np.isnan(row[["log_likelihood", "coverage_90"]].astype(float)).all()
+            else:
+                assert row["log_likelihood"] == pytest.approx(scores.log_density(*of).mean())
+                assert row["coverage_80"] == pytest.approx(scores.inside(*of, 0.8).mean())
+            model = table.loc[(variable, "model")]
+            if name != "model":
+                assert row["crps_skill"] == pytest.approx(1 - model["crps"] / row["crps"])
+
+
+def test_intervals_hold_the_value_and_narrow_with_more_data() -> None:
+    table = evaluation().to_dataframe()
+    for score in SCORES:
+        known = table[table[score].notna()]
+        assert (known[f"{score}_low"] <= known[score]).all()
+        assert (known[score] <= known[f"{score}_high"]).all()
+        assert (known[f"{score}_low"] < known[f"{score}_high"]).all()
+    assert table["crps_skill_low"].dropna().gt(0).all()
+    few = evaluation()
+    keep = few.time < few.time[0] + np.timedelta64(12, "D")  # type: ignore[operator, index]
+    fewer = Evaluation(
+        few.variables,
+        *(getattr(few, name)[keep] for name in ("time", "station", "lat", "lon", "observed")),
+        {n: Prediction(f.mean[keep], f.std[keep], f.spread) for n, f in few.forecasts.items()},
+        "",
+    ).to_dataframe()
+    width = [(t["crps_high"] - t["crps_low"])[0] for t in (fewer, table)]
+    assert width[0] > 1.5 * width[1]
+
+
+@pytest.mark.parametrize("by", ["station", "hour", "month", "region", "time", "variable"])
+def test_groups_are_those_of_pandas(by: str) -> None:
+    made = evaluation()
+    frame = made.predictions("wind")
+    assert frame.columns[:5].tolist() == ["time", "station", "lat", "lon", "observed"]
+    table = made.per(by)
+    table = table[(table["variable"] == "wind") & (table["forecast"] == "kriging")]
+    assert table["points"].sum() == len(frame)
+    keys = {"hour": frame.time.dt.hour, "month": frame.time.dt.month, "time": frame.time}
+    error = (frame.kriging_mean - frame.observed).abs()
+    if by == "variable":
+        assert table["mae"].tolist() == [pytest.approx(error.mean())]
+    elif by != "region":
+        expected = error.groupby(keys.get(by, frame.station)).mean()
+        np.testing.assert_allclose(table.set_index(by)["mae"][expected.index], expected)
+    if by == "station":
+        where = frame.groupby("station")[["lat", "lon"]].first()
+        pd.testing.assert_frame_equal(table.set_index("station")[["lat", "lon"]], where)
+
+
+def test_regions_are_boxes_that_say_where_they_are() -> None:
+    table = evaluation().per("region").query("variable == 'tmax' and forecast == 'model'")
+    assert "44N to 46N, 0E to 2E" in table["region"].tolist()
+    assert "40N to 42N, 4W to 2W" in table["region"].tolist()
+    assert table["points"].sum() == STATIONS * DAYS
+
+
+def test_groups_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"Scores can be had per group, .* did you mean 'station'"):
+        evaluation().per("stations")
+    with pytest.raises(ValueError, match=r"^Scores per hour need times, but the data have none\.$"):
+        evaluation(time=None).per("hour")
+    with pytest.raises(ValueError, match=r"one that was evaluated, .* did you mean 'tmax'\?"):
+        evaluation().predictions("tmx")
+
+
+def test_one_time_is_resampled_by_station() -> None:
+    made = evaluation(time=None)
+    row = made.to_dataframe().iloc[0]
+    assert row["crps_low"] < row["crps"] < row["crps_high"]
+    assert "time" not in made.predictions()
+    alone = Evaluation(
+        {"t": "K"},
+        None,
+        np.array(["A"]),
+        *(np.zeros(1), np.zeros(1), np.ones((1, 1))),
+        {"model": Prediction(np.zeros((1, 1)), np.ones((1, 1)))},
+        "1 station",
+    )
+    assert np.isnan(alone.to_dataframe()["crps_low"][0])
+    assert "0.602" in str(alone)  # a CRPS without an interval
+
+
+def test_the_table_is_read_at_a_glance() -> None:
+    text = str(evaluation(notes=("said about it",)))
+    lines = text.splitlines()
+    assert lines[0] == "tmax (degC), 600 values"
+    first = lines[: next(i for i, line in enumerate(lines) if line.startswith("wind,"))]
+    rows = {line.split()[0]: line for line in first if line.startswith("  ")}
+    assert {"model", "kriging", "nearest*", "bilinear°"} <= set(rows)
+    assert rows["model"].split()[1:3] == ["0.60", "±0.04"]
+    assert rows["model"].rstrip().endswith("–")
+    assert "has no spread of its own" in text
+    assert "its CRPS is its mean absolute error" in text
+    assert "said about it" in text
+    assert max(map(len, lines)) <= 120
+    assert str(evaluation(forecasts={"model": evaluation().forecasts["model"]})).count("skill") == 2
+
+
+def test_the_verdict_names_the_split_and_the_best_baseline() -> None:
+    made = evaluation()
+    assert made.verdicts()[0].startswith(
+        "tmax on 10 stations never seen: CRPS 0.597 degC, 27 % lower than kriging, the best"
+    )
+    assert made.verdicts()[0].endswith("; the 90 % intervals hold 87 %.")
+    assert made.verdicts()[1].startswith("wind on 10 stations never seen: CRPS 1.")
+    worse = evaluation(
+        forecasts={"model": made.forecasts["kriging"], "kriging": made.forecasts["model"]}
+    )
+    assert "37 % higher than kriging" in worse.verdicts()[0]
+    same = evaluation(forecasts=dict.fromkeys(("model", "twin"), made.forecasts["model"]))
+    assert "0 % lower than twin, the best baseline, which may be chance" in same.verdicts()[0]
+
+
+def test_skill_against_a_perfect_rival_is_not_defined() -> None:
+    made = evaluation()
+    perfect = Prediction(made.observed, np.zeros(made.observed.shape), "none")
+    again = evaluation(forecasts={"model": made.forecasts["model"], "oracle": perfect})
+    assert np.isnan(again.to_dataframe()["crps_skill"]).all()
+    assert "best baseline" not in again.verdicts()[0]
+
+
+def test_it_becomes_json_and_files(tmp_path: Path) -> None:
+    made = evaluation()
+    record = json.loads(made.to_json())
+    assert record["points"] == 600
+    assert record["split"] == "10 stations never seen"
+    assert record["scores"][0]["crps"] == pytest.approx(made.to_dataframe()["crps"][0])
+    assert record["scores"][0]["crps_skill"] is None
+    assert record["scores"][4]["units"] is None
+    place = made.save(tmp_path / "run")
+    assert place == tmp_path / "run" / "eval"
+    assert sorted(p.name for p in place.iterdir()) == [
+        "calibration.json",
+        "per_station.parquet",
+        "scores.csv",
+    ]
+    written = pd.read_csv(place / "scores.csv")
+    np.testing.assert_allclose(written["crps"], made.to_dataframe()["crps"])
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(place / "per_station.parquet"), made.per("station")
+    )
+    found = json.loads((place / "calibration.json").read_text())["tmax"]
+    assert set(found) == {"model", "kriging", "nearest"}  # what has a spread
+    assert found["model"]["coverage"]["0.9"] == pytest.approx(0.87)
+    assert sum(found["model"]["pit"]) == pytest.approx(1.0)
+    assert found["model"]["normalised_log_density"] == pytest.approx(-1.419, abs=0.12)
+    assert made.save(tmp_path / "run") == place  # again
+
+
+def test_writing_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = evaluation().save(tmp_path)
+    before = (place / "scores.csv").read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        evaluation(notes=("x",), seed=1).save(tmp_path)
+    assert (place / "scores.csv").read_bytes() == before
+    assert len(list(place.iterdir())) == 3

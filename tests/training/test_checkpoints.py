@@ -1,0 +1,94 @@
+"""Files of tensors: whole or not there, and no pickle."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fitting_cases import environment
+
+from gridtnp.files import read_tensors, write_tensors, write_text
+from gridtnp.training.checkpoints import State, load_checkpoint, save_checkpoint
+from gridtnp.training.recipes import Recipe
+
+
+def test_a_state_survives_the_disk(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "a" / "checkpoint.safetensors", Recipe(9, ema=0.5)
+    before = State(7, 1.5, -0.25, 2, True, {"model.w": torch.randn(3, 2), "rng": torch.ones(2)})
+    save_checkpoint(path, before, recipe)
+    after = load_checkpoint(path, recipe)
+    assert (after.step, after.seconds, after.best, after.waiting, after.stopped) == (
+        *(7, 1.5, -0.25, 2),
+        True,
+    )
+    assert torch.equal(after.tensors["model.w"], before.tensors["model.w"])
+    assert b"pickle" not in path.read_bytes()
+
+
+FULL = """
+import resource, sys, torch
+from pathlib import Path
+from gridtnp.files import write_tensors
+path = Path(sys.argv[1])
+write_tensors(path, {"a": torch.ones(10)}, {"step": "1"})
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    write_tensors(path, {"a": torch.zeros(100_000)}, {"step": "2"})
+except OSError as error:
+    print(error)
+"""
+
+
+def test_no_space_while_writing_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    """A real limit, in a process of its own."""
+    path = tmp_path / "weights.safetensors"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "must be written whole, but that failed" in done.stdout
+    assert "what was there before is still there" in done.stdout
+    tensors, about = read_tensors(path)
+    assert about["step"] == "1"
+    assert tensors["a"].sum() == 10
+    assert [p.name for p in tmp_path.iterdir()] == ["weights.safetensors"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 20_000
+
+
+def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    write_tensors(path, {"a": torch.ones(100)}, {})
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ValueError, match=r"must be a whole file of tensors.*cut short or changed"):
+        read_tensors(path)
+
+
+def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "c.safetensors", Recipe(3)
+    save_checkpoint(path, State(), recipe)
+    with pytest.raises(ValueError, match=r"another recipe \(steps, rate differ\)"):
+        load_checkpoint(path, Recipe(4, rate=1.0))
+    write_tensors(path, {"a": torch.ones(1)}, {})
+    with pytest.raises(ValueError, match=r"must be a checkpoint of a run, but it holds no recipe"):
+        load_checkpoint(path, recipe)
+    write_tensors(path, {"a": torch.ones(1)}, {"format": "99", "recipe": json.dumps({"steps": 3})})
+    with pytest.raises(ValueError, match=r"format 1 or older, but it is of 99; update gridtnp"):
+        load_checkpoint(path, recipe)
+
+
+def test_text_is_replaced_whole(tmp_path: Path) -> None:
+    write_text(tmp_path / "t.txt", "°C\n")
+    assert (tmp_path / "t.txt").read_text(encoding="utf-8") == "°C\n"
+
+
+def test_others_may_read_what_they_may_read_here(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(2)}, {})
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode

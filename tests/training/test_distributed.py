@@ -1,0 +1,138 @@
+"""Several processes: the result of one, and a clear end when one of them dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from fitting_cases import environment
+from test_fitting import CASES, last
+from weather import stations
+
+from gridtnp.training.distributed import SummedLoss, spread
+from gridtnp.training.recipes import Recipe
+
+TORCHRUN = ("torch.distributed.run", "--nproc-per-node=2", "--standalone")
+ACCELERATE = (
+    *("accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1"),
+    *("--main_process_port=0", "--mixed_precision=bf16"),
+)
+
+
+def command(
+    *arguments: object, processes: int = 2, launcher: tuple[str, ...] = TORCHRUN
+) -> list[str]:
+    start = ["-m", *launcher] if processes > 1 else []
+    return [sys.executable, *start, str(CASES), *map(str, arguments), "--quiet", "--adamw"]
+
+
+def go(*arguments: object, **how: Any) -> str:
+    done = subprocess.run(
+        command(*arguments, **how),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    out = tmp_path_factory.mktemp("alone") / "run"
+    assert "1 processes" in go(out, 12, processes=1)
+    return last(out)
+
+
+def assert_same(run: Path, alone: dict[str, torch.Tensor]) -> None:
+    found = last(run)
+    assert found.keys() == alone.keys()
+    for name, value in alone.items():
+        if not name.startswith("rng."):
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_two_processes_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert go(tmp_path / "run", 12).count("2 processes, DistributedType.MULTI_CPU") == 2
+    assert_same(tmp_path / "run", alone)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_does_the_same(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    """On processors too, and in the precision of the recipe, whatever it is told."""
+    printed = go(tmp_path / "run", 12, launcher=ACCELERATE)
+    assert printed.count("2 processes, DistributedType.MULTI_CPU") == 2
+    assert_same(tmp_path / "run", alone)
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_with_several_processes(tmp_path: Path) -> None:
+    """And one of them speaks."""
+    stations(20, 24).to_csv(tmp_path / "gauges.csv", index=False)
+    values = {"data": {"sources": {"gauges": "gauges.csv"}, "target": "gauges.t2m"}, "out": "run"}
+    (tmp_path / "exp.yaml").write_text(json.dumps(values))  # JSON is YAML
+    few = ["--train.steps=3", "--train.batch=2", "--model.dim=8", "--model.heads=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *TORCHRUN, "-m", "gridtnp", "fit", "exp.yaml", *few],
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("GriddedTNP to predict") == 1
+    assert done.stdout.count("wrote run; go on with") == 1
+    assert (tmp_path / "run" / "experiment.yaml").exists()
+
+
+@pytest.mark.slow
+def test_shards_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    """And what they saved goes on in one process."""
+    assert go(tmp_path / "run", 12, "--shard").count("2 processes") == 2
+    assert_same(tmp_path / "run", alone)
+    go(tmp_path / "run", 12, "--resume", processes=1)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_job_and_resuming_works(
+    alone: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    job = subprocess.Popen(
+        command(tmp_path / "run", 12, "--slow", 0.2),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    checkpoint = tmp_path / "run" / "checkpoints" / "last" / "checkpoint.safetensors"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = [p for p in psutil.Process(job.pid).children() if str(CASES) in p.cmdline()]
+    assert len(workers) == 2
+    second = next(p for p in workers if p.environ()["RANK"] == "1")
+    os.kill(second.pid, signal.SIGKILL)
+    output, _ = job.communicate(timeout=120)
+    assert job.returncode != 0
+    assert "another one has stopped; start them again with resume=True" in output
+    go(tmp_path / "run", 12, "--resume")
+    assert_same(tmp_path / "run", alone)
+
+
+def test_shards_need_company() -> None:
+    from test_training import model
+
+    from gridtnp.training.distributed import processes
+
+    shell = SummedLoss(model())
+    with pytest.raises(ValueError, match=r"over several processes, but there is only one"):
+        spread(processes(), shell, Recipe(1), sharded=True)

@@ -1,0 +1,276 @@
+"""Fitting: what a run leaves behind, going on with it, and what is refused."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from accelerate.tracking import GeneralTracker
+from fitting_cases import RECIPE, dataset, environment, parts, small
+
+from gridtnp.estimator import GriddedTNP
+from gridtnp.files import read_tensors
+from gridtnp.tasks.selection import Count
+from gridtnp.training.recipes import Recipe
+from gridtnp.training.run_folder import RunFolder
+
+CASES = Path(__file__).parent.parent / "fitting_cases.py"
+SHORT = replace(RECIPE, steps=6, validate_every=3)
+
+
+def last(run: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(RunFolder(run).files.last)[0]
+
+
+def fit(out: Path | None, **choices: Any) -> GriddedTNP:
+    train, val, _ = parts()
+    choices = {"recipe": SHORT, "quiet": True} | choices
+    return small(train).fit(train, val, out=out, **choices)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "one"
+    fit(out)
+    return out
+
+
+def test_a_run_leaves_everything_behind(run: Path) -> None:
+    names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+    assert names == {
+        *("config.yaml", "data.json", "environment.txt", "metrics.jsonl"),
+        *(f"model/{n}" for n in ("model.safetensors", "config.json", "normaliser.json")),
+        *(f"checkpoints/{n}/checkpoint.safetensors" for n in ("last", "best")),
+    }
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["recipe"] == asdict(SHORT)  # every default is written out
+    assert config["seed"] == 0
+    assert config["model"]["architecture"]["positions"] == "relative"
+    assert config["setting"]["target"] == ["gauges.t2m"]
+    data = json.loads((run / "data.json").read_text())
+    assert data["fingerprint"] == dataset().fingerprint()
+    text = (run / "environment.txt").read_text()
+    assert all(word in text for word in ("torch 2.", "seed 0", "device", "gridtnp 0."))
+    lines = RunFolder(run).read_metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines if "validation" in line] == [3, 6]
+    assert all(line["speed"] > 0 for line in lines)
+
+
+def test_the_model_of_a_run_is_the_best_one(run: Path) -> None:
+    model = GriddedTNP.load(run)
+    best = read_tensors(RunFolder(run).files.best)[0]
+    for name, value in model.network.state_dict().items():
+        assert torch.equal(value, best[f"model.{name}"])
+
+
+def test_fitting_in_memory_gives_the_same(run: Path) -> None:
+    model, same = fit(None), GriddedTNP.load(run)
+    for p, q in zip(model.network.parameters(), same.network.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_finished_run_is_not_trained_again(run: Path) -> None:
+    before = (run / "metrics.jsonl").read_text()
+    model = fit(run, resume=True)
+    assert (run / "metrics.jsonl").read_text() == before
+    for p, q in zip(
+        model.network.parameters(), GriddedTNP.load(run).network.parameters(), strict=True
+    ):
+        assert torch.equal(p, q)
+
+
+def test_killed_at_a_random_moment_it_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    """Fresh processes; killed without warning, as often as there is time for."""
+    command = [sys.executable, str(CASES), str(tmp_path / "killed"), "24", "--quiet", "--resume"]
+    process = subprocess.Popen([*command, "--slow", "0.05"], env=environment())
+    metrics, deadline = tmp_path / "killed" / "metrics.jsonl", time.monotonic() + 120
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(random.uniform(0.0, 1.5))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    subprocess.run(command, env=environment(), check=True)
+    fit(tmp_path / "whole", recipe=RECIPE)
+    whole, killed = last(tmp_path / "whole"), last(tmp_path / "killed")
+    assert whole.keys() == killed.keys()
+    for name, value in whole.items():
+        if not name.startswith("rng."):
+            assert torch.equal(value, killed[name]), name
+    steps = [line["step"] for line in RunFolder(tmp_path / "killed").read_metrics()]
+    assert steps == list(range(1, 25))
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, str(CASES), str(tmp_path / "run"), "400", "--slow", "0.02"]
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Stopped after step" in output
+    assert "resume=True" in output
+    assert RunFolder(tmp_path / "run").files.last.exists()
+
+
+def test_what_cannot_go_on_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds one already; go on with resume=True or choose"):
+        fit(run)
+    with pytest.raises(ValueError, match=r"another recipe \(steps differ\)"):
+        fit(run, resume=True, recipe=replace(SHORT, steps=7))
+    with pytest.raises(ValueError, match=r"another recipe \(steps, .* or leave the recipe out"):
+        fit(run, resume=True, recipe="quick")
+    fit(run, resume=True, recipe=None)  # as the sentence says: the run's own
+    with pytest.raises(ValueError, match=r"the seed that it began with, 0, got 1"):
+        fit(run, resume=True, seed=1)
+    with pytest.raises(ValueError, match=r"its folder must be known; give out="):
+        fit(None, resume=True)
+    train, val, _ = parts()
+    with pytest.raises(ValueError, match=r"the model that it began with, but the model differs"):
+        GriddedTNP.for_data(train, dim=8, heads=2, quiet=True).fit(
+            train, val, out=run, resume=True, recipe=SHORT, quiet=True
+        )
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"needs a folder, but .*notes\.txt is a file; choose"):
+        fit(tmp_path / "notes.txt" / "run")
+    with pytest.raises(ValueError, match=r"needs an empty folder, but .* holds something else"):
+        fit(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"A run must be a folder that `fit` has made.*config\.yaml"
+    ):
+        fit(tmp_path, resume=True)
+
+
+def test_other_data_are_refused(run: Path) -> None:
+    table = dataset()
+    source = table.sources["gauges"]
+    source.table[0, 0] += 1.0  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"goes on with the data that it began with, but their"):
+        RunFolder(run).require_same_data(table)
+
+
+def test_minutes_set_the_steps(tmp_path: Path) -> None:
+    train, _, _ = parts()
+    model = small(train)
+    model.fit(
+        train, recipe=replace(RECIPE, steps=10**6), minutes=0.005, out=tmp_path / "r", quiet=True
+    )
+    steps = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["recipe"]["steps"]
+    assert 1 <= steps < 1000
+    model.fit(train, minutes=1, out=tmp_path / "r", resume=True, quiet=True)  # nothing left to do
+    with pytest.raises(ValueError, match=r"given some time, got minutes=0"):
+        model.fit(train, minutes=0, quiet=True)
+
+
+def test_recipes_have_names_and_typos_are_told() -> None:
+    train, _, _ = parts()
+    with pytest.raises(ValueError, match=r"did you mean 'quick'"):
+        small(train).fit(train, recipe="quik", quiet=True)
+
+
+def test_picks_say_which_observations_are_context() -> None:
+    train, _, _ = parts()
+    seen: list[int] = []
+    model = small(train)
+    model.network.register_forward_pre_hook(
+        lambda _, inputs: seen.append(inputs[0].context["gauges"].n)
+    )
+    model.fit(train, recipe=Recipe(2, 2), picks={"gauges": Count(3)}, quiet=True)
+    assert set(seen) == {3}
+
+
+class Notebook(GeneralTracker):
+    """A tracker that keeps everything."""
+
+    name = "notebook"
+    requires_logging_directory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: dict[int, dict[str, float]] = {}
+
+    @property
+    def tracker(self) -> "Notebook":
+        return self
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self.settings = values
+
+    def log(self, values: dict[str, float], step: int | None = None, **_: Any) -> None:
+        assert step is not None
+        self.logged[step] = values
+
+
+def test_trackers_get_every_report(tmp_path: Path) -> None:
+    notebook = Notebook()
+    fit(tmp_path / "run", trackers=[notebook])
+    assert list(notebook.logged) == [1, 2, 3, 4, 5, 6]
+    assert {"loss", "validation", "speed"} <= set(notebook.logged[6])
+    assert notebook.settings["steps"] == 6
+
+
+def test_trackers_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"accelerate knows.*; did you mean 'tensorboard'"):
+        fit(None, trackers=["tensorbored"])
+    monkeypatch.setattr("gridtnp.training.fit.get_available_trackers", list)
+    for name in ("tensorboard", "wandb"):
+        with pytest.raises(ValueError, match=rf"must be installed.*: pip install {name}\."):
+            fit(None, trackers=[name])
+    monkeypatch.setattr("gridtnp.training.fit.get_available_trackers", lambda: ["tensorboard"])
+    with pytest.raises(ValueError, match=r"'tensorboard' writes into the folder of the run; give"):
+        fit(None, trackers=["tensorboard"])
+
+
+def test_tensorboard_gets_every_report(tmp_path: Path) -> None:
+    """Where it is installed, which nothing here asks for."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit(tmp_path / "run", trackers=["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "run" / "gridtnp"))
+    events.Reload()
+    metrics = RunFolder(tmp_path / "run").read_metrics()
+    assert [e.step for e in events.Scalars("loss")] == [line["step"] for line in metrics]
+    found = [e.value for e in events.Scalars("validation")]
+    assert found == pytest.approx([m["validation"] for m in metrics if "validation" in m])
+
+
+def test_progress_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(None, quiet=False)
+    printed = capsys.readouterr().out
+    assert "step 6 of 6" in printed
+    assert "validation log-likelihood" in printed
+    assert "points/s" in printed
+    assert "0:00 left" in printed
+
+
+def test_configs_of_newer_or_broken_runs_are_told(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for text, message in (
+        ("format: 9\n", r"format 1 or older, but it is of 9; update gridtnp"),
+        ("a: [1\n", r"must be YAML, but it cannot be read"),
+        ("hello\n", r"must be what `fit` wrote, but it has no format number"),
+    ):
+        run.config.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            RunFolder.existing(tmp_path).read_config()
+
+
+def test_metrics_cut_short_by_a_kill_are_still_read(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.metrics.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert [line["step"] for line in run.read_metrics()] == [1, 2]
+    run.forget_after(1)
+    assert run.metrics.read_text() == '{"step": 1}\n'
