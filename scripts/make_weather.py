@@ -55,7 +55,7 @@ def environment() -> Path:
     python = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready = ENVIRONMENT / "ready"  # written last, so that a broken attempt is made again
     if not ready.exists():
-        print(f"Setting up {ENVIRONMENT} (once, a few minutes) ...", flush=True)
+        print(f"TaskSpec up {ENVIRONMENT} (once, a few minutes) ...", flush=True)
         venv.create(ENVIRONMENT, clear=True, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
         ready.touch()

@@ -17,8 +17,8 @@ from weather import stations
 import gridtnp
 from gridtnp.data.dataset import Dataset
 from gridtnp.estimator import GriddedTNP
+from gridtnp.recipes import Recipe
 from gridtnp.training.distributed import processes
-from gridtnp.training.recipes import Recipe
 
 RECIPE = Recipe(24, 4, 1e-2, "cosine", optimiser="muon", ema=0.9, validate_every=6, accumulate=2)
 

@@ -21,7 +21,7 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import Axis, Grid
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 LATS, LONS = np.arange(47.0, 56.0, 0.5), np.arange(-5.0, 5.0, 0.5)
 TIMES = pd.date_range("2019-03-01", periods=6, freq="6h")
@@ -97,4 +97,4 @@ def model(data: Dataset | None = None, seed: int = 0) -> GriddedTNP:
         dim=16,
         heads=2,
     )
-    return GriddedTNP(config, Setting.of(data), Normaliser.fit(data))
+    return GriddedTNP(config, TaskSpec.of(data), Normaliser.fit(data))

@@ -23,4 +23,4 @@ def test_the_demo_leaves_scores_maps_and_a_model(tmp_path: Path) -> None:
     assert (out / "eval" / "scores.csv").exists()
     with xr.open_dataset(out / "map.nc") as field:
         assert field["tmax_mean"].shape == (119, 205)
-    assert gt.GriddedTNP.load(out).setting.target == ("stations.tmax",)
+    assert gt.GriddedTNP.load(out).spec.target == ("stations.tmax",)

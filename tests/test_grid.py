@@ -97,7 +97,7 @@ def block(axis: Axis, x: float, width: int) -> set[int]:
     """The nodes of the block of `width` around `x`.
 
     Odd: as many on each side of the nearest node. Even: those less than half a width below and at
-    most half a width above. Beyond an edge the block is that of the edge's outermost cell.
+    most half a width above. Unusable an edge the block is that of the edge's outermost cell.
     """
     if axis.periodic and width >= axis.size:
         return set(range(axis.size))

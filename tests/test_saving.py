@@ -25,11 +25,11 @@ def folder(saved: tuple[GriddedTNP, Path], tmp_path: Path) -> Path:
 def test_a_loaded_model_is_the_same(saved: tuple[GriddedTNP, Path]) -> None:
     model, path = saved
     again = GriddedTNP.load(path)
-    assert (again.config, again.setting, again.normaliser) == (
-        *(model.config, model.setting),
+    assert (again.config, again.spec, again.normaliser) == (
+        *(model.config, model.spec),
         model.normaliser,
     )
-    task = model.setting.sampler(parts()[0], model.normaliser, batch=2).draw(0)
+    task = model.spec.sampler(parts()[0], model.normaliser, batch=2).draw(0)
     with torch.no_grad():
         assert torch.equal(again.network(task).mean, model.network(task).mean)
     assert sorted(p.name for p in path.iterdir()) == [

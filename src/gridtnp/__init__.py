@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gridtnp.network.build import build_model
     from gridtnp.network.model import NeuralProcess
     from gridtnp.network.presets import PRESETS, preset
+    from gridtnp.recipes import Recipe, recipe
     from gridtnp.task import PointSet, Task, TokenSet
     from gridtnp.tasks.sampling import Context, Sampler
     from gridtnp.tasks.selection import Block, Count, Fraction, Gap, Rest, Whole
-    from gridtnp.training.recipes import Recipe, recipe
 
 __all__ = [
     "PRESETS",
@@ -75,7 +75,7 @@ _HOMES = {
     "task": ("PointSet", "Task", "TokenSet"),
     "tasks.sampling": ("Context", "Sampler"),
     "tasks.selection": ("Block", "Count", "Fraction", "Gap", "Rest", "Whole"),
-    "training.recipes": ("Recipe", "recipe"),
+    "recipes": ("Recipe", "recipe"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("config", "demo", "plots")

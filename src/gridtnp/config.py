@@ -233,10 +233,9 @@ class ModelConfig(Part):
                         )
                     known = self.architecture.grid.names
                 for name in part.of:
-                    require_known(name, known, "An embedding is of coordinates or features")
+                    require_known(name, known, "coordinate or feature", "in an embedding")
             if self.tokens.shared_with is not None:
-                rule = "Targets can share the perceptron of a source"
-                require_known(self.tokens.shared_with, self.sources, rule)
+                require_known(self.tokens.shared_with, self.sources, "source", "in shared_with")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The one sentence for a name that is not known, wherever a person may have mistyped one."""
+"""Errors: one message for unknown names, wherever a user may have mistyped one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import difflib
 from collections.abc import Iterable
 
 
-def require_known(name: str, known: Iterable[str], rule: str) -> None:
-    """Raise unless `name` is known: the rule, what came, and the name that was probably meant."""
+def require_known(name: str, known: Iterable[str], what: str, whose: str = "") -> None:
+    """Raise unless `name` is known, with the name that was probably meant.
+
+    `what` is the kind of thing, `whose` where it should be from: "Unknown axis 'lot' of the grid".
+    """
     choices = sorted(known)
     if name in choices:
         return
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.4)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    raise ValueError(f"{rule}, one of {choices}, got {name!r}{hint}")
+    hint = f"did you mean {close[0]!r}?" if close else f"choose one of {choices}."
+    where = f" {whose}" if whose else ""
+    raise ValueError(f"Unknown {what} {name!r}{where}; {hint}")

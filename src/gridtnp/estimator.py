@@ -1,13 +1,10 @@
-"""`GriddedTNP`: a network together with all it takes to use it on data.
-
-What it is built of is plain: `config` describes the network, `setting` how tasks are cut from data,
-`normaliser` the size of every variable.
-"""
+"""`GriddedTNP`: fit, evaluate, predict, sample, save and load, on pandas and xarray."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +12,7 @@ import torch
 
 from gridtnp import saving
 from gridtnp.config import ModelConfig, Positions
+from gridtnp.contents import ModelContents, describe
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.reading import Data
@@ -28,13 +26,12 @@ from gridtnp.inference.prediction import CHUNK
 from gridtnp.inference.queries import Places
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
-from gridtnp.saving import Contents
+from gridtnp.recipes import Recipe
 from gridtnp.tasks.sampling import NOW
-from gridtnp.tasks.selection import Pick
-from gridtnp.tasks.specification import Setting
-from gridtnp.training.design import Choices, Size, decide, device_here
+from gridtnp.tasks.selection import Selection
+from gridtnp.tasks.specification import TaskSpec
+from gridtnp.training.design import ModelOptions, Size, design, device_here
 from gridtnp.training.estimates import estimate
-from gridtnp.training.recipes import Recipe
 
 if TYPE_CHECKING:
     from gridtnp.training.fit import Tracker
@@ -46,19 +43,41 @@ class GriddedTNP:
     def __init__(
         self,
         config: ModelConfig,
-        setting: Setting,
+        spec: TaskSpec,
         normaliser: Normaliser,
         network: NeuralProcess | None = None,
+        recipe: Recipe | str = "default",
     ) -> None:
-        self.config = config
-        self.setting = setting
-        self.normaliser = normaliser
-        self.network = build_model(config) if network is None else network
-        self.recipe: Recipe | str = "default"
+        made = build_model(config) if network is None else network
+        self.contents = ModelContents(config, spec, normaliser, made, recipe)
 
     @property
-    def contents(self) -> Contents:
-        return Contents(self.config, self.setting, self.normaliser, self.network)
+    def config(self) -> ModelConfig:
+        """What describes the network."""
+        return self.contents.config
+
+    @property
+    def spec(self) -> TaskSpec:
+        """How tasks are made from data."""
+        return self.contents.spec
+
+    @property
+    def normaliser(self) -> Normaliser:
+        """Mean and standard deviation of every variable."""
+        return self.contents.normaliser
+
+    @property
+    def network(self) -> NeuralProcess:
+        """The network, a `torch.nn.Module`."""
+        return self.contents.network
+
+    @property
+    def recipe(self) -> Recipe | str:
+        """How it is trained, or was trained last."""
+        return self.contents.recipe
+
+    def __repr__(self) -> str:
+        return describe(self.contents)
 
     # ---- fitting and keeping ---------------------------------------------------------------------
 
@@ -89,10 +108,10 @@ class GriddedTNP:
     ) -> GriddedTNP:
         """A model that suits the training part, not fitted yet; says what was chosen and why.
 
-        Whatever is given replaces a choice: see `gridtnp.training.design.Choices`. `config`
+        Whatever is given replaces a choice: see `gridtnp.training.design.ModelOptions`. `config`
         replaces all that is about the network.
         """
-        choices = Choices(
+        options = ModelOptions(
             size=size,
             grid=grid,
             cell=cell,
@@ -110,24 +129,23 @@ class GriddedTNP:
             lead=lead,
             every=every,
         )
-        return cls.chosen(train, choices, config, seed=seed, quiet=quiet)
+        return cls.from_options(train, options, config, seed=seed, quiet=quiet)
 
     @classmethod
-    def chosen(
+    def from_options(
         cls,
         train: Dataset,
-        choices: Choices,
+        options: ModelOptions,
         config: ModelConfig | None = None,
         *,
         seed: int = 0,
         quiet: bool = False,
     ) -> GriddedTNP:
-        """`for_data` with all choices in one value, as a file holds them."""
-        decision = decide(train, choices, config)
+        """`for_data` with all options in one value, as a file holds them."""
+        decision = design(train, options, config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = cls(decision.config, decision.setting, decision.normaliser)
-        model.recipe = decision.recipe
+            model = cls(decision.config, decision.spec, decision.normaliser, recipe=decision.recipe)
         if not quiet:
             print(decision)
             print(f"  {estimate(model.network, decision.task, decision.recipe, device_here())}")
@@ -143,38 +161,38 @@ class GriddedTNP:
         out: str | os.PathLike[str] | None = None,
         resume: bool = False,
         seed: int = 0,
-        picks: Mapping[str, Pick] | None = None,
+        selection: Mapping[str, Selection] | None = None,
         trackers: Sequence[Tracker] = (),
         workers: int = 1,
         shard: bool = False,
         quiet: bool = False,
     ) -> GriddedTNP:
-        """Train on tasks of `train`, keep what was best on `val`.
+        """Train on tasks of `train` and keep the weights that are best on `val`.
 
-        `recipe` is a `Recipe` or the name of one, else that of `for_data`; `minutes` sets its
-        number of steps by the speed of this machine. `out` is a folder for everything the run
-        leaves behind; `resume` goes on with the run that is there. `picks` says which observations
-        are context, `workers` how many threads prepare tasks. Of several processes, each has a copy
-        of the network, or with `shard` a part of it.
+        `recipe` is a `Recipe` or the name of one; the default is that of `for_data`. `minutes` sets
+        the number of steps from the speed of this machine. `out` is the folder of the run, which
+        `resume` continues. `selection` says which observations of a context set are used, `workers`
+        is the number of threads that prepare tasks. Each of several processes holds a copy of the
+        network, or a shard of it with `shard`.
         """
         from gridtnp.training.fit import fit
 
-        fit(
+        followed = fit(
             self.contents,
             train,
             val,
             recipe=recipe,
-            chosen=self.recipe,
             minutes=minutes,
             out=out,
             resume=resume,
             seed=seed,
-            picks=picks,
+            selection=selection,
             trackers=trackers,
             workers=workers,
             shard=shard,
             quiet=quiet,
         )
+        self.contents = replace(self.contents, recipe=followed)
         return self
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -185,7 +203,7 @@ class GriddedTNP:
     def load(cls, folder: str | os.PathLike[str]) -> GriddedTNP:
         """From a folder that `save` made, or that of a run."""
         found = saving.load(folder)
-        return cls(found.config, found.setting, found.normaliser, found.network)
+        return cls(found.config, found.spec, found.normaliser, found.network, found.recipe)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """The network as a graph for any number of points (`.pt2`); see `gridtnp.exporting`."""
@@ -215,9 +233,7 @@ class GriddedTNP:
         back.
         """
         return prediction.predict(
-            self.network,
-            self.setting,
-            self.normaliser,
+            self.contents,
             context,
             at,
             quantiles=quantiles,
@@ -249,9 +265,7 @@ class GriddedTNP:
         `gridtnp.inference.joint_samples` for how, and what is approximate about it.
         """
         return joint_samples.sample(
-            self.network,
-            self.setting,
-            self.normaliser,
+            self.contents,
             n,
             context,
             at,
@@ -272,7 +286,7 @@ class GriddedTNP:
         baselines: Sequence[str] = (),
         *,
         train: Dataset | None = None,
-        picks: Mapping[str, Pick] | None = None,
+        selection: Mapping[str, Selection] | None = None,
         limit: int | None = None,
         block: str | None = None,
         batch: int = 8,
@@ -282,17 +296,16 @@ class GriddedTNP:
 
         Print what comes back. Baselines are `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`,
         `"kriging-drift"`, `"persistence"` and `"climatology"`; they learn from `train`, or from the
-        training part of the same split. `limit` is a number of times to look at, `picks` choose the
-        context, and intervals are made of blocks of time of length `block`.
+        training part of the same split. `limit` is a number of times to evaluate at, `selection` says
+        which observations are context, and `block` is the length of the blocks of time that are
+        resampled for intervals.
         """
         return evaluate(
-            self.network,
-            self.setting,
-            self.normaliser,
+            self.contents,
             test,
             baselines,
             train=train,
-            picks=picks,
+            selection=selection,
             limit=limit,
             block=block,
             batch=batch,

@@ -20,6 +20,8 @@ from torch import Tensor
 from gridtnp.errors import require_known
 
 Metric = Literal["plain", "sphere"]
+EARTH_RADIUS = 6371.0088
+"""Mean radius of the Earth in km."""
 ROUNDING = 1e-9
 """Degrees that the last grid point may miss a pole by, having been reached step by step."""
 
@@ -213,7 +215,7 @@ class Grid:
         return (*(name for name in self.names if name not in ("lat", "lon")), "great_circle")
 
     def axis(self, name: str) -> Axis:
-        require_known(name, self.names, "An axis must be one of the grid's")
+        require_known(name, self.names, "axis", "of the grid")
         return self.axes[self.names.index(name)]
 
     def coarsen(self, factors: Sequence[int]) -> Grid:
@@ -265,7 +267,7 @@ class Grid:
     def nearest(self, x: Float[Tensor, "*n dx"]) -> Int[Tensor, "*n"]:
         """Flat index of the grid point nearest to each location, axis by axis.
 
-        Beyond an edge, the edge's.
+        Unusable an edge, the edge's.
         """
         flat = torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)
         for axis, coordinate in zip(self.axes, x.unbind(-1), strict=True):
@@ -278,7 +280,7 @@ class Grid:
         """Flat indices of the block of `width` grid points around each location, and which of them
         exist.
 
-        Periodic axes wrap. Beyond an edge there is nothing: such entries are marked invalid (and
+        Periodic axes wrap. Unusable an edge there is nothing: such entries are marked invalid (and
         point at some real cell, so that a gather is safe). No cell appears twice among the valid
         ones.
         """

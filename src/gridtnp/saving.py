@@ -2,7 +2,7 @@
 
 model.safetensors   weights
 normaliser.json     the size of every variable
-config.json         network, setting, format number, checksums of all three
+config.json         network, spec, format number, checksums of all three
 """
 
 from __future__ import annotations
@@ -11,34 +11,25 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gridtnp import __version__
 from gridtnp.config import ModelConfig
+from gridtnp.contents import ModelContents
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.files import read_tensors, write_tensors, write_text
 from gridtnp.network.build import build_model
-from gridtnp.network.model import NeuralProcess
-from gridtnp.tasks.specification import Setting
+from gridtnp.recipes import read_recipe, recipe
+from gridtnp.tasks.specification import TaskSpec
 
-FORMAT = 1
+FORMAT = 2
 """Raised when older versions can no longer read what is written."""
 WEIGHTS, NORMALISER, CONFIG = "model.safetensors", "normaliser.json", "config.json"
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a model consists of."""
-
-    config: ModelConfig
-    setting: Setting
-    normaliser: Normaliser
-    network: NeuralProcess
-
-
-def save(model: Contents, folder: str | os.PathLike[str]) -> Path:
+def save(model: ModelContents, folder: str | os.PathLike[str]) -> Path:
     """Write a model; one that is there already is replaced when the new one is whole."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _is_model(path))):
@@ -61,7 +52,7 @@ def save(model: Contents, folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def load(folder: str | os.PathLike[str]) -> Contents:
+def load(folder: str | os.PathLike[str]) -> ModelContents:
     """Read a model from its own folder or from that of a run."""
     path = Path(folder)
     if not _is_model(path) and _is_model(path / "model"):
@@ -93,15 +84,16 @@ def load(folder: str | os.PathLike[str]) -> Contents:
     config = ModelConfig.model_validate(record["config"])
     network = build_model(config)
     network.load_state_dict(read_tensors(path / WEIGHTS)[0])
-    return Contents(
+    return ModelContents(
         config,
-        Setting.model_validate(record["setting"]),
+        TaskSpec.model_validate(record["task" if record["format"] > 1 else "setting"]),
         Normaliser.from_json(path / NORMALISER),
         network.eval(),
+        read_recipe(record["recipe"]) if "recipe" in record else "default",
     )
 
 
-def _write(model: Contents, folder: Path) -> None:
+def _write(model: ModelContents, folder: Path) -> None:
     weights = {name: value.cpu() for name, value in model.network.state_dict().items()}
     write_tensors(folder / WEIGHTS, weights, {})
     model.normaliser.to_json(folder / NORMALISER)
@@ -109,7 +101,8 @@ def _write(model: Contents, folder: Path) -> None:
         "format": FORMAT,
         "gridtnp": __version__,
         "config": model.config.model_dump(mode="json"),
-        "setting": model.setting.model_dump(mode="json"),
+        "task": model.spec.model_dump(mode="json"),
+        "recipe": asdict(recipe(model.recipe)),
     }
     sums = {name: _digest((folder / name).read_bytes()) for name in (WEIGHTS, NORMALISER)}
     sums[CONFIG] = _digest(json.dumps(record, sort_keys=True).encode())

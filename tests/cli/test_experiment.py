@@ -11,7 +11,7 @@ import yaml
 
 from gridtnp.cli.experiment import Experiment, read_experiment, replaced
 from gridtnp.cli.first_experiment import first_experiment, named
-from gridtnp.training.recipes import Recipe
+from gridtnp.recipes import Recipe
 
 SMALL: dict[str, Any] = {"data": {"sources": {"stations": "a.csv"}, "target": "stations.t2m"}}
 
@@ -49,7 +49,7 @@ def test_keys_can_be_replaced(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL)
     tokens = ["--train.lr", "1e-3", "--model.size=small", "--evaluate.baselines", "[nearest]"]
     made = read_experiment(path, [*tokens, "--train.recipe", "gp", "--out", "runs/b"])
-    trained = made.choices().recipe
+    trained = made.options().recipe
     assert isinstance(trained, Recipe)
     assert (trained.rate, trained.steps) == (1e-3, 500_000)
     assert (made.model.size, made.evaluate.baselines, made.out) == ("small", ("nearest",), "runs/b")

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import weather
-from test_interpolation import scenes
+from test_interpolation import raw_tasks
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.evaluation.climatology import Climatology, Persistence
@@ -49,29 +49,29 @@ def test_persistence_is_the_last_value_before(lead: str, panel: bool) -> None:
         grid = frame.set_index(["time", "station"])[["t"]].to_xarray()
         source = grid.assign_coords({n: ("station", places[n].to_numpy()) for n in ("lat", "lon")})
     data = Dataset({"s": source}, target="s.t")
-    setting, found = scenes(data, 0.5, lead=lead)
+    spec, found = raw_tasks(data, 0.5, lead=lead)
     persistence = Persistence(data)
     assert persistence.notes() == ()
     known = 0
-    for scene in found:
-        mean, std = persistence.predict(scene)
+    for raw_task in found:
+        mean, std = persistence.predict(raw_task)
         assert std is None
-        near, _ = Nearest().predict(scene)
-        assert scene.asked.time is not None
+        near, _ = Nearest().predict(raw_task)
+        assert raw_task.asked.time is not None
         for i, (station, time) in enumerate(
-            zip(scene.asked.station, scene.asked.time, strict=True)
+            zip(raw_task.asked.station, raw_task.asked.time, strict=True)
         ):
-            expected = last_known(frame, station, pd.Timestamp(time), pd.Timestamp(scene.time))
+            expected = last_known(frame, station, pd.Timestamp(time), pd.Timestamp(raw_task.time))
             known += np.isfinite(expected)
             assert mean[i, 0] == pytest.approx(expected if np.isfinite(expected) else near[i, 0])
     assert known > 20
-    assert setting.lead == lead
+    assert spec.lead == lead
 
 
 def test_stations_that_are_held_out_have_no_past() -> None:
     data = Dataset({"s": hourly(hours=72)}, target="s.t")
     _, _, test = data.split(hold_out_stations=["S0", "S1"], time=["2019-03-02", "2019-03-03"])
-    _, found = scenes(test, 1.0)
+    _, found = raw_tasks(test, 1.0)
     for persistence in (Persistence(None), Persistence(test)):
         mean, _ = persistence.predict(found[5])
         np.testing.assert_array_equal(mean, Nearest().predict(found[5])[0])
@@ -84,13 +84,13 @@ def test_climatology_is_of_station_month_and_hour() -> None:
     climatology = Climatology(train)
     seen = frame[frame.time < "2019-03-25"]
     groups = seen.groupby(["station", seen.time.dt.hour]).t.agg(["mean", "std", "count"])
-    _, found = scenes(train)
-    for scene in found[:30]:
-        mean, std = climatology.predict(scene)
+    _, found = raw_tasks(train)
+    for raw_task in found[:30]:
+        mean, std = climatology.predict(raw_task)
         assert std is not None
-        assert scene.asked.time is not None
+        assert raw_task.asked.time is not None
         for i, (station, time) in enumerate(
-            zip(scene.asked.station, scene.asked.time, strict=True)
+            zip(raw_task.asked.station, raw_task.asked.time, strict=True)
         ):
             row = groups.loc[(station, pd.Timestamp(time).hour)]
             assert row["count"] >= 5
@@ -103,14 +103,14 @@ def test_where_a_month_or_a_station_is_unknown_coarser_groups_answer() -> None:
     data = Dataset({"s": frame}, target="s.t")
     train, _, later = data.split(time=["2019-03-25", "2019-04-01"])
     seen = frame[frame.time < "2019-03-25"]
-    _, found = scenes(later)
-    scene = found[7]  # in April, of which training has nothing
-    mean, _ = Climatology(train).predict(scene)
+    _, found = raw_tasks(later)
+    raw_task = found[7]  # in April, of which training has nothing
+    mean, _ = Climatology(train).predict(raw_task)
     hours = seen.groupby(["station", seen.time.dt.hour]).t.mean()
-    for i, station in enumerate(scene.asked.station):
-        assert mean[i, 0] == pytest.approx(hours[(station, pd.Timestamp(scene.time).hour)])
+    for i, station in enumerate(raw_task.asked.station):
+        assert mean[i, 0] == pytest.approx(hours[(station, pd.Timestamp(raw_task.time).hour)])
     train, _, test = data.split(hold_out_stations=["S5"], time=["2019-03-25", "2019-04-01"])
-    _, found = scenes(test, 1.0)
+    _, found = raw_tasks(test, 1.0)
     mean, std = Climatology(train).predict(found[7])
     others = seen[(seen.station != "S5") & (seen.time.dt.hour == pd.Timestamp(found[7].time).hour)]
     assert found[7].asked.station.tolist() == ["S5"]
@@ -131,7 +131,7 @@ def test_what_moves_has_no_climatology_of_its_own() -> None:
         }
     )
     data = Dataset({"ships": ships}, target="ships.sst")
-    _, found = scenes(data)
+    _, found = raw_tasks(data)
     mean, _ = Climatology(data).predict(found[3])
     january = ships[ships.time.dt.month == 1].sst.mean()
     np.testing.assert_allclose(mean[:, 0], january, rtol=1e-6)
@@ -140,7 +140,7 @@ def test_what_moves_has_no_climatology_of_its_own() -> None:
 def test_without_times_climatology_is_the_mean_of_all() -> None:
     table = weather.stations(days=1).drop(columns="time")
     data = Dataset({"s": table}, target="s.t2m")
-    _, found = scenes(data)
+    _, found = raw_tasks(data)
     mean, std = Climatology(data).predict(found[0])
     assert std is not None
     np.testing.assert_allclose(mean[:, 0], table.t2m.mean(), rtol=1e-6)

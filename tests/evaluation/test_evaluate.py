@@ -15,7 +15,7 @@ import gridtnp as gt
 from gridtnp.config import Embedded, GriddedConfig, Harmonics, Neighbour, PseudoToken, Raw, Swin
 from gridtnp.estimator import GriddedTNP
 from gridtnp.evaluation.baselines import BASELINES
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 ALL = ("nearest", "idw", "bilinear", "kriging", "kriging-drift", "persistence", "climatology")
 
@@ -63,16 +63,16 @@ def dataset(frame: pd.DataFrame | None = None, **more: object) -> gt.Dataset:
 
 
 def model_for(data: gt.Dataset, **times: str) -> GriddedTNP:
-    setting = Setting.of(data, **times)  # type: ignore[arg-type]
+    spec = TaskSpec.of(data, **times)  # type: ignore[arg-type]
     area = gt.Grid((gt.Axis.span("lat", 44, 50, 4), gt.Axis.span("lon", 5, 15, 4)), "sphere")
     embedding: list[Harmonics | Raw] = [Harmonics()]
     embedding += [Raw(of=data.feature_names)] if data.feature_names else []
     config = gt.ModelConfig(
         coordinates=("lat", "lon"),
         features=data.feature_names,
-        sources={name: len(of.variables) for name, of in setting.contexts.items()},
-        dim_y=len(setting.target),
-        tokens=Embedded(embedding=tuple(embedding), shared_with=next(iter(setting.contexts))),
+        sources={name: len(of.variables) for name, of in spec.contexts.items()},
+        dim_y=len(spec.target),
+        tokens=Embedded(embedding=tuple(embedding), shared_with=next(iter(spec.contexts))),
         architecture=GriddedConfig(
             grid=area,
             grid_encoder=PseudoToken(),
@@ -83,7 +83,7 @@ def model_for(data: gt.Dataset, **times: str) -> GriddedTNP:
         heads=2,
     )
     torch.manual_seed(0)
-    return GriddedTNP(config, setting, gt.Normaliser.fit(data))
+    return GriddedTNP(config, spec, gt.Normaliser.fit(data))
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +125,17 @@ def test_every_baseline_runs_and_knowing_the_height_pays(model: GriddedTNP, part
 
 def test_the_model_is_scored_in_the_units_of_the_data(model: GriddedTNP, parts: Parts) -> None:
     found = model.evaluate(parts[2])
-    sampler = model.setting.sampler(parts[2], model.normaliser, batch=3)
+    sampler = model.spec.sampler(parts[2], model.normaliser, batch=3)
     losses, targets = [], []
     with torch.no_grad():
         for task in sampler.in_order():
             losses.append(model.network.loss(task).item())
             assert task.target.y is not None
             targets.append(task.target.y.flatten())
-    scale = model.normaliser.scale(model.setting.target)
+    scale = model.normaliser.scale(model.spec.target)
     row = found.to_dataframe().iloc[0]
     assert row["log_likelihood"] == pytest.approx(-np.mean(losses) - np.log(scale[0]), rel=1e-4)
-    restored = model.normaliser.restore(model.setting.target, torch.cat(targets)[:, None].numpy())
+    restored = model.normaliser.restore(model.spec.target, torch.cat(targets)[:, None].numpy())
     np.testing.assert_allclose(np.sort(found.observed[:, 0]), np.sort(restored[:, 0]), atol=1e-3)
     frame = found.predictions().merge(table(), on=["time", "station"])
     assert len(frame) == len(found.observed)
@@ -280,10 +280,8 @@ def test_a_drift_needs_static_features_and_interpolation_observations() -> None:
     model = model_for(train)
     with pytest.raises(ValueError, match=r"needs static features .* use 'kriging'\.$"):
         model.evaluate(test, ["kriging-drift"])
-    blind = model.setting.model_copy(
-        update={"contexts": {"field": model.setting.contexts["field"]}}
-    )
-    model.setting = blind
+    blind = model.spec.model_copy(update={"contexts": {"field": model.spec.contexts["field"]}})
+    model.spec = blind
     with pytest.raises(ValueError, match=r"'nearest' needs observations .* none of \['t'\]; leave"):
         model.evaluate(test, ["nearest"])
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.evaluation.interpolation import Bilinear, InverseDistance, Nearest, Scene
+from gridtnp.evaluation.interpolation import Bilinear, InverseDistance, Nearest, RawTask
 from gridtnp.tasks.selection import Fraction
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 
-def scenes(data: Dataset, share: float = 0.5, **times: str) -> tuple[Setting, list[Scene]]:
-    setting = Setting.of(data, **times)
-    own = [n for n, c in setting.contexts.items() if c.source == setting.target_source]
-    sampler = setting.sampler(data, Normaliser.fit(data), dict.fromkeys(own, Fraction(share)))
-    return setting, [s for choice in sampler.choices() for s in Scene.each(data, setting, choice)]
+def raw_tasks(data: Dataset, share: float = 0.5, **times: str) -> tuple[TaskSpec, list[RawTask]]:
+    spec = TaskSpec.of(data, **times)
+    own = [n for n, c in spec.contexts.items() if c.source == spec.target_source]
+    sampler = spec.sampler(data, Normaliser.fit(data), dict.fromkeys(own, Fraction(share)))
+    return spec, [s for raw in sampler.raw_batches() for s in RawTask.each(data, spec, raw)]
 
 
 def great_circle(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
@@ -42,33 +42,36 @@ def test_nearest_and_inverse_distance_are_those_of_brute_force(seed: int, west: 
             "t": rng.normal(size=30),
         }
     )
-    _, found = scenes(Dataset({"s": table}, target="s.t"))
-    scene = found[0]
-    near, idw = Nearest().predict(scene), InverseDistance(neighbours=4).predict(scene)
+    _, found = raw_tasks(Dataset({"s": table}, target="s.t"))
+    raw_task = found[0]
+    near, idw = Nearest().predict(raw_task), InverseDistance(neighbours=4).predict(raw_task)
     assert near[1] is None
     assert idw[1] is None
-    for i in range(len(scene.truth)):
+    for i in range(len(raw_task.truth)):
         angle = great_circle(
-            scene.asked.lat[i], scene.asked.lon[i], scene.observed.lat, scene.observed.lon
+            raw_task.asked.lat[i],
+            raw_task.asked.lon[i],
+            raw_task.observed.lat,
+            raw_task.observed.lon,
         )
         order = np.argsort(angle)
-        assert near[0][i, 0] == scene.values[order[0], 0]
+        assert near[0][i, 0] == raw_task.values[order[0], 0]
         weight = (2 * np.sin(angle[order[:4]] / 2)) ** -2.0  # through the earth
-        expected = (weight * scene.values[order[:4], 0]).sum() / weight.sum()
+        expected = (weight * raw_task.values[order[:4], 0]).sum() / weight.sum()
         assert idw[0][i, 0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_latest_of_a_place_is_the_nearest_in_time() -> None:
     data = Dataset({"s": weather.stations()}, target="s.t2m")
-    setting, found = scenes(data, 1.0, window="(-3D, 0h]", lead="1D")
-    scene = found[4]
-    mean, _ = Nearest().predict(scene)
-    for i, station in enumerate(scene.asked.station):
-        own = np.flatnonzero(scene.observed.station == station)
-        last = own[np.argmax(scene.observed.time[own])]  # type: ignore[index]
-        assert scene.observed.time[last] == scene.time  # type: ignore[index]
-        assert mean[i, 0] == scene.values[last, 0]
-    assert setting.lead == "1D"
+    spec, found = raw_tasks(data, 1.0, window="(-3D, 0h]", lead="1D")
+    raw_task = found[4]
+    mean, _ = Nearest().predict(raw_task)
+    for i, station in enumerate(raw_task.asked.station):
+        own = np.flatnonzero(raw_task.observed.station == station)
+        last = own[np.argmax(raw_task.observed.time[own])]  # type: ignore[index]
+        assert raw_task.observed.time[last] == raw_task.time  # type: ignore[index]
+        assert mean[i, 0] == raw_task.values[last, 0]
+    assert spec.lead == "1D"
 
 
 def test_an_observation_at_the_very_place_is_the_answer() -> None:
@@ -76,15 +79,15 @@ def test_an_observation_at_the_very_place_is_the_answer() -> None:
     twin = frame[frame.station == "S00"].assign(station="T00")
     both = pd.concat([frame, twin], ignore_index=True)
     data = Dataset({"s": both}, target="s.t2m")
-    _, found = scenes(data)
+    _, found = raw_tasks(data)
     seen = [(s, i) for s in found for i, n in enumerate(s.asked.station) if n in ("S00", "T00")]
     checked = 0
-    for scene, i in seen:
-        there = np.isin(scene.observed.station, ["S00", "T00"])
+    for raw_task, i in seen:
+        there = np.isin(raw_task.observed.station, ["S00", "T00"])
         if there.any():
             checked += 1
             for baseline in (Nearest(), InverseDistance()):
-                assert baseline.predict(scene)[0][i, 0] == pytest.approx(scene.truth[i, 0])
+                assert baseline.predict(raw_task)[0][i, 0] == pytest.approx(raw_task.truth[i, 0])
     assert checked
 
 
@@ -92,23 +95,23 @@ def test_variables_that_are_missing_here_and_there_are_interpolated_from_where_t
     frame = weather.stations(30).assign(rain=lambda t: t.t2m * 2)
     frame.loc[::3, "rain"] = np.nan
     data = Dataset({"s": frame}, target=["s.t2m", "s.rain"])
-    setting, found = scenes(data)
-    assert set(setting.contexts) == {"s.t2m", "s.rain"}
+    spec, found = raw_tasks(data)
+    assert set(spec.contexts) == {"s.t2m", "s.rain"}
     mean, _ = Nearest().predict(found[0])
-    scene = found[0]
-    assert np.isnan(scene.values[:, 1]).any()
+    raw_task = found[0]
+    assert np.isnan(raw_task.values[:, 1]).any()
     for i in range(len(mean)):
         for v in range(2):
-            there = np.flatnonzero(np.isfinite(scene.values[:, v]))
+            there = np.flatnonzero(np.isfinite(raw_task.values[:, v]))
             angle = great_circle(
-                *(scene.asked.lat[i], scene.asked.lon[i]),
-                *(scene.observed.lat[there], scene.observed.lon[there]),
+                *(raw_task.asked.lat[i], raw_task.asked.lon[i]),
+                *(raw_task.observed.lat[there], raw_task.observed.lon[there]),
             )
-            assert mean[i, v] == scene.values[there[angle.argmin()], v]
+            assert mean[i, v] == raw_task.values[there[angle.argmin()], v]
 
 
 def test_nothing_observed_gives_no_answer() -> None:
-    _, found = scenes(Dataset({"s": weather.stations()}, target="s.t2m"), 0.0)
+    _, found = raw_tasks(Dataset({"s": weather.stations()}, target="s.t2m"), 0.0)
     empty = found[0]
     if len(empty.values):
         pytest.fail("a share of zero must leave the context empty")
@@ -137,19 +140,19 @@ def with_field(field: xr.Dataset) -> Dataset:
 
 def test_a_linear_field_is_interpolated_exactly() -> None:
     data = with_field(plane())
-    setting, found = scenes(data)
-    bilinear = Bilinear.of(data, setting)
-    for day, scene in enumerate(found):
-        expected = scene.asked.lat + 0.1 * scene.asked.lon + day
-        mean, std = bilinear.predict(scene)
+    spec, found = raw_tasks(data)
+    bilinear = Bilinear.of(data, spec)
+    for day, raw_task in enumerate(found):
+        expected = raw_task.asked.lat + 0.1 * raw_task.asked.lon + day
+        mean, std = bilinear.predict(raw_task)
         np.testing.assert_allclose(mean[:, 0], expected, atol=1e-4)
         assert std is None
 
 
 def test_with_a_lead_the_last_known_field_is_taken() -> None:
     data = with_field(plane())
-    setting, found = scenes(data, 1.0, lead="2D", window="(-2D, 0h]")
-    mean, _ = Bilinear.of(data, setting).predict(found[3])
+    spec, found = raw_tasks(data, 1.0, lead="2D", window="(-2D, 0h]")
+    mean, _ = Bilinear.of(data, spec).predict(found[3])
     at = found[3].asked
     assert at.time is not None
     np.testing.assert_allclose(mean[:, 0], at.lat + 0.1 * at.lon + 3, atol=1e-4)
@@ -160,28 +163,28 @@ def test_kelvin_and_celsius_are_converted() -> None:
     field["t2m"] = (field.t2m + 273.15).assign_attrs(units="K")
     with pytest.warns(UserWarning, match="units differ"):
         data = with_field(field)
-    setting, found = scenes(data)
+    spec, found = raw_tasks(data)
     expected = found[0].asked.lat + 0.1 * found[0].asked.lon
-    mean, _ = Bilinear.of(data, setting).predict(found[0])
+    mean, _ = Bilinear.of(data, spec).predict(found[0])
     np.testing.assert_allclose(mean[:, 0], expected, atol=1e-3)
 
 
 def test_a_field_may_be_named() -> None:
     data = with_field(plane(name="skin"))
-    setting, found = scenes(data)
+    spec, found = raw_tasks(data)
     with pytest.raises(
         ValueError, match=r"variable called 't2m', but there are \['era5\.skin'\]; say which one, s"
     ):
-        Bilinear.of(data, setting)
+        Bilinear.of(data, spec)
     with pytest.raises(ValueError, match=r"got 'era5\.skn'; did you mean 'era5\.skin'\?"):
-        Bilinear.of(data, setting, "era5.skn")
-    mean, _ = Bilinear.of(data, setting, "era5.skin").predict(found[0])
+        Bilinear.of(data, spec, "era5.skn")
+    mean, _ = Bilinear.of(data, spec, "era5.skin").predict(found[0])
     assert np.isfinite(mean).all()
 
 
 def test_another_name_of_era5_is_known() -> None:
     data = with_field(plane(name="2m_temperature"))
-    assert Bilinear.of(data, Setting.of(data)).fields[0].context == "era5"
+    assert Bilinear.of(data, TaskSpec.of(data)).fields[0].context == "era5"
 
 
 def test_other_units_are_refused() -> None:
@@ -190,20 +193,20 @@ def test_other_units_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"^A field must have the units of the target .* 'mm' and t2m in 'degC'"
     ):
-        Bilinear.of(data, Setting.of(data))
+        Bilinear.of(data, TaskSpec.of(data))
 
 
 def test_without_a_grid_there_is_nothing_to_interpolate() -> None:
     data = Dataset({"s": weather.stations()}, target="s.t2m")
     with pytest.raises(ValueError, match=r"needs a gridded source beside .* none, \['s'\]; l"):
-        Bilinear.of(data, Setting.of(data))
+        Bilinear.of(data, TaskSpec.of(data))
 
 
 def test_beyond_the_grid_there_is_no_answer() -> None:
     field = plane().sel(lat=slice(50, 46))
     data = with_field(field)
-    setting, found = scenes(data)
-    mean, _ = Bilinear.of(data, setting).predict(found[0])
+    spec, found = raw_tasks(data)
+    mean, _ = Bilinear.of(data, spec).predict(found[0])
     north = found[0].asked.lat > 52.001
     assert north.any()
     assert np.isnan(mean[north]).all()

@@ -10,19 +10,19 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-from test_interpolation import scenes
+from test_interpolation import raw_tasks
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.evaluation.interpolation import Nearest, Points, Scene
-from gridtnp.evaluation.kriging import JITTER, Kriging, Process, posterior
+from gridtnp.evaluation.interpolation import Nearest, Points, RawTask
+from gridtnp.evaluation.kriging import JITTER, Kriging, KrigingParameters, posterior
 
 NAMES = ("t",)
 
 
-def process(**constants: float) -> Process:
+def process(**constants: float) -> KrigingParameters:
     chosen = {"amplitude": 1.3, "length": 200.0, "noise": 0.4, "level": 2.0} | constants
     logs = torch.tensor(list(chosen.values()), dtype=torch.float64).log()
-    return Process(10.0, 3.0, np.zeros(0), np.zeros(0), logs, False)
+    return KrigingParameters(10.0, 3.0, np.zeros(0), np.zeros(0), logs, False)
 
 
 def test_the_posterior_is_that_of_scikit_learn() -> None:
@@ -63,19 +63,19 @@ def world(drift: float = 0.0, times: int = 12, noise: float = 0.3) -> Dataset:
 
 
 def test_constants_are_found_and_predictions_calibrated() -> None:
-    _, found = scenes(world(), 0.8)
+    _, found = raw_tasks(world(), 0.8)
     kriging = Kriging.fit(found[:8], NAMES, drift=False)
     fitted = kriging.processes[0]
     assert fitted["length"] == pytest.approx(150, rel=0.4)
     assert fitted["amplitude"] * fitted.std == pytest.approx(1.0, rel=0.3)
     assert fitted["noise"] * fitted.std == pytest.approx(0.3, rel=0.3)
     errors, spreads, rival = [], [], []
-    for scene in found[8:]:
-        mean, std = kriging.predict(scene)
+    for raw_task in found[8:]:
+        mean, std = kriging.predict(raw_task)
         assert std is not None
-        errors.append(scene.truth - mean)
+        errors.append(raw_task.truth - mean)
         spreads.append(std)
-        rival.append(scene.truth - Nearest().predict(scene)[0])
+        rival.append(raw_task.truth - Nearest().predict(raw_task)[0])
     z = np.concatenate(errors) / np.concatenate(spreads)
     assert z.std() == pytest.approx(1.0, abs=0.2)
     assert np.concatenate(errors).std() < 0.8 * np.concatenate(rival).std()
@@ -83,7 +83,7 @@ def test_constants_are_found_and_predictions_calibrated() -> None:
 
 
 def test_a_drift_with_elevation_is_used() -> None:
-    _, found = scenes(world(drift=-6.5), 0.8)
+    _, found = raw_tasks(world(drift=-6.5), 0.8)
     error = {}
     for drift in (False, True):
         kriging = Kriging.fit(found[:8], NAMES, drift=drift)
@@ -93,7 +93,7 @@ def test_a_drift_with_elevation_is_used() -> None:
 
 
 def test_times_apart_say_less() -> None:
-    _, found = scenes(world(times=8), 1.0, window="(-2D, 0h]", lead="1D")
+    _, found = raw_tasks(world(times=8), 1.0, window="(-2D, 0h]", lead="1D")
     kriging = Kriging.fit(found[:3], NAMES, drift=False)
     assert kriging.processes[0].timed
     _, std = kriging.predict(found[4])
@@ -108,22 +108,24 @@ def test_times_apart_say_less() -> None:
 
 
 def test_too_many_observations_are_thinned_out_and_that_is_said() -> None:
-    _, found = scenes(world(times=3), 0.8)
+    _, found = raw_tasks(world(times=3), 0.8)
     fitted = Kriging.fit(found, NAMES, drift=False)
     small = Kriging(fitted.processes, drift=False, most=20)
-    for scene in found[:2]:
-        assert np.isfinite(small.predict(scene)[0]).all()
+    for raw_task in found[:2]:
+        assert np.isfinite(small.predict(raw_task)[0]).all()
     assert small.notes() == (
         "kriging: 2 times had more than 20 observations; so many were used at random",
     )
 
 
-def constant(scene: Scene) -> Scene:
-    return replace(scene, values=np.full_like(scene.values, 7), truth=np.full_like(scene.truth, 7))
+def constant(raw_task: RawTask) -> RawTask:
+    return replace(
+        raw_task, values=np.full_like(raw_task.values, 7), truth=np.full_like(raw_task.truth, 7)
+    )
 
 
 def test_a_constant_and_nothing_at_all_are_refused() -> None:
-    _, found = scenes(world(times=2))
+    _, found = raw_tasks(world(times=2))
     with pytest.raises(
         ValueError, match=r"^Kriging needs a variable that varies, but 't' is 7 thr"
     ):

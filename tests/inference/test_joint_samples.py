@@ -32,7 +32,7 @@ from gridtnp.reproduce import gp
 from gridtnp.synthetic.covariances import SquaredExponential
 from gridtnp.synthetic.processes import GaussianProcess, draw_at
 from gridtnp.task import PointSet
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 NOON = "2019-03-01T12:00"
 MEAN, STD = 280.0, 5.0
@@ -71,7 +71,7 @@ def exact(length: float, rows: pd.DataFrame | None = None, smooth: bool = True) 
     data = Dataset({"stations": rows}, target="stations.t2m")
     normaliser = Normaliser({"stations.t2m": MEAN}, {"stations.t2m": STD})
     config = small.model().config  # describes another network; nothing here looks at it
-    return GriddedTNP(config, Setting.of(data), normaliser, ExactProcess(length, smooth=smooth))
+    return GriddedTNP(config, TaskSpec.of(data), normaliser, ExactProcess(length, smooth=smooth))
 
 
 def stations(number: int) -> pd.DataFrame:
@@ -168,7 +168,7 @@ def test_samples_of_a_trained_network_have_the_variogram_of_its_process() -> Non
     rows = pd.DataFrame({"lat": x[:, 0], "lon": x[:, 1], "y": y})
     data = Dataset({"observations": rows}, target="observations.y")
     plain = Normaliser({"observations.y": 0.0}, {"observations.y": 1.0})
-    model = GriddedTNP(config, Setting.of(data), plain, network)
+    model = GriddedTNP(config, TaskSpec.of(data), plain, network)
     square = latlon_grid(lat=(-1.5, 1.5), lon=(-1.5, 1.5), step=0.125)
     made = model.sample(4, data, square, subset=36, progress=False)
     assert isinstance(made, xr.Dataset)
@@ -288,14 +288,14 @@ def test_samples_that_cannot_be(data: Dataset) -> None:
         model.sample(0, data.at(NOON), grid())
     with pytest.raises(ValueError, match="at least one point of the subset, got 0"):
         model.sample(1, data.at(NOON), grid(), subset=0)
-    setting = model.setting
-    model.setting = setting.model_copy(update={"lead": "6h"})
+    spec = model.spec
+    model.spec = spec.model_copy(update={"lead": "6h"})
     with pytest.raises(ValueError, match="but this one predicts 6h ahead; use predict"):
         model.sample(1, data.at(NOON), grid())
     rows = small.table().assign(wind=1.0, t2m=280.0)
-    both = Setting.of(small.dataset(rows))
+    both = TaskSpec.of(small.dataset(rows))
     assert both.contexts["stations"].variables == ("t2m", "wind")
-    model.setting = both
+    model.spec = both
     with pytest.raises(ValueError, match=r"but \['t2m'\] of source 'stations' share theirs with"):
         model.sample(1, small.dataset(rows).at(NOON), grid())
 

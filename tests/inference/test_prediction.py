@@ -20,9 +20,9 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.places import latlon_grid
 from gridtnp.data.quality import DataWarning
 from gridtnp.estimator import GriddedTNP
-from gridtnp.inference.conditioning import EARTH, View, on_sphere
+from gridtnp.inference.conditioning import EARTH_RADIUS, Conditioner, on_sphere
 from gridtnp.network.model import PIECE
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 NOON = "2019-03-01T12:00"
 SPREAD = 5.0
@@ -65,13 +65,13 @@ def test_the_numbers_are_those_of_the_network(model: GriddedTNP, data: Dataset) 
     rows = small.table()
     rows = rows[(rows.time == NOON) & rows.t2m.notna()]
     answer = model.predict(data.at(NOON), rows)
-    task = model.setting.sampler(
+    task = model.spec.sampler(
         data, model.normaliser, {"stations": _whole()}, targets=_whole(), batch=1
     ).at(NOON)
     with torch.no_grad():
         made = model.network(task)
-    scale = model.normaliser.scale(model.setting.target)
-    mean = model.normaliser.restore(model.setting.target, made.mean[0].double().numpy())
+    scale = model.normaliser.scale(model.spec.target)
+    mean = model.normaliser.restore(model.spec.target, made.mean[0].double().numpy())
     order = np.lexsort([rows.lon, rows.lat])
     assert isinstance(answer, pd.DataFrame)
     assert answer.index.equals(rows.index)
@@ -200,13 +200,15 @@ def test_longitudes_are_cut_where_they_were_in_training() -> None:
     data = small.dataset(rows, field, relief)
     assert data.west == 0.0  # across the date line
     model = small.model(small.dataset())
-    moved = Setting.of(data)
+    moved = TaskSpec.of(data)
     east = rows[rows.lon > 0]  # on one side alone: nothing there says where to cut
     assert Dataset({"stations": east}, target="stations.t2m").west == -180.0
-    view = View.of(
+    conditioner = Conditioner.of(
         model.network, moved, model.normaliser, {"stations": rows}, {"elevation": relief}
     )
-    points = view.assembler.query(np.array([50.0]), np.array([-179.0]), moment=np.datetime64(NOON))
+    points = conditioner.assembler.query(
+        np.array([50.0]), np.array([-179.0]), task_time=np.datetime64(NOON)
+    )
     assert points.x[0, 0].tolist() == [50.0, 181.0]
 
 
@@ -393,7 +395,7 @@ def test_support_is_the_distance_to_the_nearest_observation(seed: int, held_out:
     turn = np.deg2rad(lon[:, None] - rows.lon.to_numpy())
     a, b = np.deg2rad(lat)[:, None], np.deg2rad(rows.lat.to_numpy())
     cosine = np.sin(a) * np.sin(b) + np.cos(a) * np.cos(b) * np.cos(turn)
-    nearest = EARTH * np.arccos(np.clip(cosine, -1, 1)).min(1)
+    nearest = EARTH_RADIUS * np.arccos(np.clip(cosine, -1, 1)).min(1)
     assert isinstance(answer, dict)
     np.testing.assert_allclose(answer["t2m_support"], nearest, atol=1e-3)
 
@@ -412,13 +414,13 @@ def _whole() -> object:
     return Whole()
 
 
-def view(**times: object) -> View:
+def view(**times: object) -> Conditioner:
     data = small.dataset()
     model = small.model(data)
-    return View.of(model.network, Setting.of(data, **times), model.normaliser, data)  # type: ignore[arg-type]
+    return Conditioner.of(model.network, TaskSpec.of(data, **times), model.normaliser, data)  # type: ignore[arg-type]
 
 
-def tasks(found: View, *valid: str) -> list[str]:
+def tasks(found: Conditioner, *valid: str) -> list[str]:
     made = found._task_times(np.array(valid, "datetime64[ms]"))
     return [str(t.astype("datetime64[m]"))[5:] for t in made]
 
@@ -449,12 +451,12 @@ def test_every_time_belongs_to_the_nearest_task() -> None:
 def test_tasks_are_the_nearest_by_brute_force(
     minute: int, low: int, length: int, lead: int, every: int
 ) -> None:
-    found = _VIEW.get("view") or _VIEW.setdefault("view", view())
+    found = _VIEW.get("conditioner") or _VIEW.setdefault("conditioner", view())
     window = f"[{low}min, {low + length}min)"
-    setting = found.setting.model_copy(
+    spec = found.spec.model_copy(
         update={"target_window": window, "lead": f"{lead}min", "every": f"{every}min"}
     )
-    changed = View(found.network, setting, found.assembler)
+    changed = Conditioner(found.network, spec, found.assembler)
     now = minute - lead
     fits = [
         t for t in range(now - 60, now + 60) if t % every == 0 and low <= now - t < low + length
@@ -469,12 +471,12 @@ def test_tasks_are_the_nearest_by_brute_force(
     assert abs(task - now) == min(abs(t - now) for t in fits)
 
 
-_VIEW: dict[str, View] = {}
+_VIEW: dict[str, Conditioner] = {}
 
 
 def test_a_forecast_says_when_it_was_made(data: Dataset) -> None:
     model = small.model()
-    model.setting = Setting.of(data, lead="6h")
+    model.spec = TaskSpec.of(data, lead="6h")
     answer = model.predict(data.at(NOON), grid())
     many = model.predict(data, grid(), times=["2019-03-01T18:00", "2019-03-02T00:00"])
     assert isinstance(answer, xr.Dataset)
@@ -561,11 +563,11 @@ def test_grids_stream_to_disk(
         asked = asked.assign_coords(valid_time=("step", times), lat=asked.lat.astype(np.float32))
         like = xr.zeros_like(asked.lon * asked.valid_time.dt.day * asked.lat).astype(float)
         asked = asked.assign(like=like)
-    choice = {} if own else {"times": times}
+    raw = {} if own else {"times": times}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # half a second after six
-        path = model.predict(data, asked, to=tmp_path / f"out.{ending}", **choice)  # type: ignore[arg-type]
-        whole = model.predict(data, asked, **choice)  # type: ignore[arg-type]
+        path = model.predict(data, asked, to=tmp_path / f"out.{ending}", **raw)  # type: ignore[arg-type]
+        whole = model.predict(data, asked, **raw)  # type: ignore[arg-type]
     assert path == tmp_path / f"out.{ending}"
     assert [p.name for p in tmp_path.iterdir()] == [f"out.{ending}"]
     open_it = xr.open_dataset if ending == "nc" else xr.open_zarr

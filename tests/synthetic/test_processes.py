@@ -14,7 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch.distributions import Normal
 
 from gridtnp.synthetic.covariances import (
-    Kernel,
+    Covariance,
     LogUniform,
     Matern,
     OneOf,
@@ -39,7 +39,7 @@ with warnings.catch_warnings():  # it is compiled in a way that PyTorch wants to
     warnings.simplefilter("ignore", DeprecationWarning)
     import gpytorch
 
-KERNELS: dict[str, Kernel] = {
+KERNELS: dict[str, Covariance] = {
     "se": SquaredExponential(0.4),
     "se-anisotropic": SquaredExponential((0.3, 0.9), variance=2.0),
     "matern-1/2": Matern(0.7, smoothness=0.5),

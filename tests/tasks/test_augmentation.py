@@ -1,4 +1,4 @@
-"""Tasks moved as a whole, by less than a cell, and never off the grid."""
+"""Tasks shifted as a whole, by less than a cell, and never off the grid."""
 
 import numpy as np
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridtnp import Axis, Grid, PointSet, Task
-from gridtnp.tasks.augmentation import moved
+from gridtnp.tasks.augmentation import shifted
 
 GRID = Grid(
     (
@@ -30,7 +30,7 @@ def task(seed: int) -> Task:
 @given(st.integers(0, 200))
 def test_all_points_go_the_same_way_and_stay_on_the_grid(seed: int) -> None:
     before = task(seed)
-    after = moved(before, GRID, np.random.default_rng(seed))
+    after = shifted(before, GRID, np.random.default_rng(seed))
     way = after.target.x - before.target.x
     torch.testing.assert_close(way, way[:1, :1].expand_as(way), rtol=0, atol=1e-4)
     context = after.context["s"]
@@ -43,6 +43,6 @@ def test_all_points_go_the_same_way_and_stay_on_the_grid(seed: int) -> None:
 
 
 def test_tasks_do_move_and_the_same_ones_the_same_way() -> None:
-    first, again = (moved(task(0), GRID, np.random.default_rng(3)).target.x for _ in range(2))
+    first, again = (shifted(task(0), GRID, np.random.default_rng(3)).target.x for _ in range(2))
     assert torch.equal(first, again)
     assert (first - task(0).target.x)[..., 2].abs().min() > 0

@@ -18,7 +18,17 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Context, Sampler
-from gridtnp.tasks.selection import Block, Count, Draw, Fraction, Gap, Pick, Rest, Whole, within
+from gridtnp.tasks.selection import (
+    Block,
+    Count,
+    Fraction,
+    Gap,
+    Rest,
+    Selection,
+    TaskRandom,
+    Whole,
+    within,
+)
 
 
 def dataset() -> Dataset:
@@ -320,20 +330,20 @@ def test_places_to_predict_at_have_the_same_coordinates_and_features_as_targets(
         normaliser=Normaliser.fit(data),
         batch=1,
     )
-    moment = np.datetime64("2019-03-02", "ms")
-    target = sampler.at(moment).target
+    task_time = np.datetime64("2019-03-02", "ms")
+    target = sampler.at(task_time).target
     source = data.sources["stations"]
     rows = np.arange(
-        *source.rows(moment + np.timedelta64(1, "D"), moment + np.timedelta64(25, "h"))
+        *source.rows(task_time + np.timedelta64(1, "D"), task_time + np.timedelta64(25, "h"))
     )
     times = source.times_of(rows)
-    made = sampler.assembler.query(source.lat[rows], source.lon[rows] + 360, times, moment)
+    made = sampler.assembler.query(source.lat[rows], source.lon[rows] + 360, times, task_time)
     assert target.features is not None
     assert made.features is not None
     torch.testing.assert_close(made.x, target.x)
     torch.testing.assert_close(made.features, target.features)
     assert made.y is None
-    outside = sampler.assembler.query(np.array([50.0, 20.0]), np.zeros(2), None, moment)
+    outside = sampler.assembler.query(np.array([50.0, 20.0]), np.zeros(2), None, task_time)
     assert outside.mask is not None
     assert outside.mask.tolist() == [[True, False]]
     assert (outside.x[0, 0] == torch.tensor([0.0, 50.0, 0.0])).all()
@@ -402,11 +412,13 @@ def test_the_data_in_the_box_become_tasks() -> None:
     assert 0 < task.target.features.mean() < 1
 
 
-# ---- picks ---------------------------------------------------------------------------------------
+# ---- selection -----------------------------------------------------------------------------------
 
 
-def luck(seed: int = 0, of_batch: float = 0.5, centre: tuple[float, float] = (50.0, 0.0)) -> Draw:
-    return Draw(np.random.default_rng(seed), of_batch, centre)
+def luck(
+    seed: int = 0, shared: float = 0.5, centre: tuple[float, float] = (50.0, 0.0)
+) -> TaskRandom:
+    return TaskRandom(np.random.default_rng(seed), shared, centre)
 
 
 @settings(deadline=None, max_examples=60)
@@ -423,10 +435,10 @@ def luck(seed: int = 0, of_batch: float = 0.5, centre: tuple[float, float] = (50
     ),
     st.integers(0, 5),
 )
-def test_picks_choose_each_observation_at_most_once(n: int, pick: Pick, seed: int) -> None:
+def test_picks_choose_each_observation_at_most_once(n: int, pick: Selection, seed: int) -> None:
     source = dataset().sources["stations"]
     rows = np.arange(7, 7 + n)
-    chosen = pick.choose(source, rows, luck(seed)).tolist()
+    chosen = pick.select(source, rows, luck(seed)).tolist()
     assert len(set(chosen)) == len(chosen)
     assert set(chosen) <= set(rows.tolist())
 
@@ -434,8 +446,8 @@ def test_picks_choose_each_observation_at_most_once(n: int, pick: Pick, seed: in
 def test_fractions_and_counts_have_their_size() -> None:
     source, rows = dataset().sources["stations"], np.arange(90)
 
-    def size(pick: Pick, seed: int = 0) -> int:
-        return len(pick.choose(source, rows, luck(seed, of_batch=0.5)))
+    def size(pick: Selection, seed: int = 0) -> int:
+        return len(pick.select(source, rows, luck(seed, shared=0.5)))
 
     assert size(Fraction(0.25)) == 23
     assert size(Fraction(0.2, 0.4, per="batch")) == 27
@@ -616,16 +628,16 @@ def test_the_wind_of_the_paper() -> None:
 def test_choices_are_what_the_tasks_in_order_are_made_of() -> None:
     data = Dataset({"s": weather.stations()}, target="s.t2m")
     sampler = Sampler(data, {"s": Fraction(0.5)}, batch=3)
-    choices = list(sampler.choices())
-    assert [len(choice.target) for choice in choices] == [3, 3, 2]
-    for choice, task in zip(choices, sampler.in_order(), strict=True):
-        again = sampler.assemble(choice)
+    choices = list(sampler.raw_batches())
+    assert [len(raw.target) for raw in choices] == [3, 3, 2]
+    for raw, task in zip(choices, sampler.in_order(), strict=True):
+        again = sampler.assemble(raw)
         assert torch.equal(again.target.x, task.target.x)
         assert torch.equal(again.context["s"].x, task.context["s"].x)
-        seen, asked = choice.context["s"][0].rows, choice.target[0].rows
+        seen, asked = raw.context["s"][0].rows, raw.target[0].rows
         assert sorted([*seen, *asked]) == sorted({*seen, *asked})
     assert sampler.times is not None
-    (some,) = sampler.choices(sampler.times[[5, 2]])
+    (some,) = sampler.raw_batches(sampler.times[[5, 2]])
     assert [chosen.time for chosen in some.target] == sampler.times[[5, 2]].tolist()
 
 

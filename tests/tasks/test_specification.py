@@ -1,4 +1,4 @@
-"""A setting is taken from data once and makes the same tasks of later data."""
+"""A spec is taken from data once and makes the same tasks of later data."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ import torch
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def data() -> Dataset:
 
 
 def test_a_setting_survives_json_and_makes_the_same_tasks(data: Dataset) -> None:
-    setting = Setting.of(data, coordinates=("time", "lat", "lon"), window="(-2D, 0h]")
-    again = Setting.model_validate_json(setting.model_dump_json())
-    assert again == setting
-    assert (setting.target_source, setting.target_names) == ("gauges", ("rain",))
-    assert setting.units["gauges.rain"] == "mm"
+    spec = TaskSpec.of(data, coordinates=("time", "lat", "lon"), window="(-2D, 0h]")
+    again = TaskSpec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    assert (spec.target_source, spec.target_names) == ("gauges", ("rain",))
+    assert spec.units["gauges.rain"] == "mm"
     normaliser = Normaliser.fit(data)
-    first, second = (s.sampler(data, normaliser, seed=3).draw(5) for s in (setting, again))
+    first, second = (s.sampler(data, normaliser, seed=3).draw(5) for s in (spec, again))
     assert torch.equal(first.context["gauges"].x, second.context["gauges"].x)
     assert first.context["gauges"].y.shape[-1] == 2  # rain and wind
     assert first.target.y is not None
@@ -41,5 +41,5 @@ def test_a_setting_survives_json_and_makes_the_same_tasks(data: Dataset) -> None
 
 
 def test_a_single_variable_is_asked_for_by_name(data: Dataset) -> None:
-    one = Setting.of(data).contexts["gauges"].model_copy(update={"variables": ("wind",)})
+    one = TaskSpec.of(data).contexts["gauges"].model_copy(update={"variables": ("wind",)})
     assert one.of == "gauges.wind"

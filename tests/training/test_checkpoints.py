@@ -11,8 +11,8 @@ import torch
 from fitting_cases import environment
 
 from gridtnp.files import read_tensors, write_tensors, write_text
+from gridtnp.recipes import Recipe
 from gridtnp.training.checkpoints import State, load_checkpoint, save_checkpoint
-from gridtnp.training.recipes import Recipe
 
 
 def test_a_state_survives_the_disk(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import Axis, Grid
 from gridtnp.network.build import build_model
 from gridtnp.network.presets import preset
-from gridtnp.training.design import SIZES, Choices, decide
+from gridtnp.recipes import Recipe, recipe
+from gridtnp.training.design import SIZES, ModelOptions, design
 from gridtnp.training.estimates import Estimate
 from gridtnp.training.grid_design import Extent, make_grid
-from gridtnp.training.recipes import Recipe, recipe
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,13 +68,13 @@ def test_choices_come_with_reasons_and_an_estimate(capsys: pytest.CaptureFixture
 
 def test_precision_is_chosen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     train, _, _ = parts()
-    assert decide(train, Choices()).recipe.precision == "float32"
+    assert design(train, ModelOptions()).recipe.precision == "float32"
     monkeypatch.setattr("gridtnp.training.design.device_here", lambda: torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
-    decision = decide(train, Choices())
+    decision = design(train, ModelOptions())
     assert decision.recipe == replace(recipe("quick"), precision="bfloat16")
     assert ("device", "cuda", "products in bfloat16") in decision.reasons
-    asked_for = decide(train, Choices(recipe="quick"))
+    asked_for = design(train, ModelOptions(recipe="quick"))
     assert asked_for.recipe == recipe("quick")
 
 
@@ -137,7 +137,7 @@ def test_every_choice_can_be_made_by_name() -> None:
 @pytest.mark.parametrize("size", list(SIZES))
 def test_all_sizes_make_a_model_that_learns_from_its_batch(size: str) -> None:
     train, _, _ = parts()
-    decision = decide(train, Choices(size=size))
+    decision = design(train, ModelOptions(size=size))
     network = build_model(decision.config)
     network.loss(decision.task).backward()
     assert all(p.grad is not None for p in network.parameters())
@@ -149,8 +149,8 @@ def test_windows_through_time_get_an_axis_of_time() -> None:
     axis = model.config.architecture.grid.axis("time")
     assert (axis.low, axis.high) == (pytest.approx(-72, abs=0.01), 24.0)
     assert axis.size == 5
-    assert model.setting.coordinates == ("time", "lat", "lon")
-    task = model.setting.sampler(dataset(), model.normaliser, batch=2).draw(0)
+    assert model.spec.coordinates == ("time", "lat", "lon")
+    task = model.spec.sampler(dataset(), model.normaliser, batch=2).draw(0)
     model.network.loss(task).backward()
 
 
@@ -222,11 +222,11 @@ def test_a_target_that_cannot_be_learned_is_told() -> None:
 
 def test_unknown_names_are_told() -> None:
     with pytest.raises(ValueError, match=r"size of a model .* got 'tinny'; did you mean 'tiny'"):
-        Choices(size="tinny")
+        ModelOptions(size="tinny")
     with pytest.raises(ValueError, match=r"recipe is known by name.* did you mean 'quick'"):
-        Choices(recipe="quik")
+        ModelOptions(recipe="quik")
     with pytest.raises(ValueError, match=r"layer"):
-        Choices.model_validate({"layer": 3})
+        ModelOptions.model_validate({"layer": 3})
 
 
 def test_estimates_read_well() -> None:

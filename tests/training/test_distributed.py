@@ -16,8 +16,8 @@ from fitting_cases import environment
 from test_fitting import CASES, last
 from weather import stations
 
+from gridtnp.recipes import Recipe
 from gridtnp.training.distributed import SummedLoss, spread
-from gridtnp.training.recipes import Recipe
 
 TORCHRUN = ("torch.distributed.run", "--nproc-per-node=2", "--standalone")
 ACCELERATE = (

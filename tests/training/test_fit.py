@@ -18,8 +18,8 @@ from fitting_cases import RECIPE, dataset, environment, parts, small
 
 from gridtnp.estimator import GriddedTNP
 from gridtnp.files import read_tensors
+from gridtnp.recipes import Recipe
 from gridtnp.tasks.selection import Count
-from gridtnp.training.recipes import Recipe
 from gridtnp.training.run_folder import RunFolder
 
 CASES = Path(__file__).parent.parent / "fitting_cases.py"
@@ -54,7 +54,7 @@ def test_a_run_leaves_everything_behind(run: Path) -> None:
     assert config["recipe"] == asdict(SHORT)  # every default is written out
     assert config["seed"] == 0
     assert config["model"]["architecture"]["positions"] == "relative"
-    assert config["setting"]["target"] == ["gauges.t2m"]
+    assert config["spec"]["target"] == ["gauges.t2m"]
     data = json.loads((run / "data.json").read_text())
     assert data["fingerprint"] == dataset().fingerprint()
     text = (run / "environment.txt").read_text()
@@ -187,7 +187,7 @@ def test_picks_say_which_observations_are_context() -> None:
     model.network.register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].context["gauges"].n)
     )
-    model.fit(train, recipe=Recipe(2, 2), picks={"gauges": Count(3)}, quiet=True)
+    model.fit(train, recipe=Recipe(2, 2), selection={"gauges": Count(3)}, quiet=True)
     assert set(seen) == {3}
 
 

@@ -18,11 +18,11 @@ from gridtnp import Axis, Grid, ModelConfig, PointSet, Task, build_model
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
 from gridtnp.files import read_tensors
 from gridtnp.network.model import NeuralProcess
+from gridtnp.recipes import Recipe
 from gridtnp.synthetic.covariances import SquaredExponential
 from gridtnp.synthetic.processes import GaussianProcess, draw_at, stream
 from gridtnp.training.checkpoints import weights_of
 from gridtnp.training.loop import Progress, train
-from gridtnp.training.recipes import Recipe
 
 PROCESS = GaussianProcess(
     box=((-1.0, 1.0),) * 2, context=30, targets=20, kernel=SquaredExponential(0.5)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from gridtnp.recipes import Recipe
 from gridtnp.training.optimisers import Muon, make_optimisers, orthogonal
-from gridtnp.training.recipes import Recipe
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])

@@ -122,7 +122,7 @@ def fit(
     train, val, _ = wanted.parts()
     first = processes().is_main_process  # of several, one speaks and writes
     quiet = json or not first
-    model = GriddedTNP.chosen(train, wanted.choices(), seed=training.seed, quiet=quiet)
+    model = GriddedTNP.from_options(train, wanted.options(), seed=training.seed, quiet=quiet)
     try:
         model.fit(
             train,
@@ -310,7 +310,7 @@ def _require_option(token: str) -> None:
 
     if token.startswith("--") and "." not in token and token.partition("=")[0] != "--out":
         known = ("--resume", "--json", "--out", "--debug")
-        require_known(token, known, "An option of fit is a flag or a key with its section")
+        require_known(token, known, "option")
 
 
 def _run(folder: Path) -> tuple[GriddedTNP, Experiment]:

@@ -27,8 +27,8 @@ from gridtnp.config import Part
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.files import write_text
-from gridtnp.training.design import SIZES, Choices
-from gridtnp.training.recipes import Recipe, read_recipe, recipe
+from gridtnp.recipes import Recipe, read_recipe, recipe
+from gridtnp.training.design import SIZES, ModelOptions
 
 ALIASES = {"lr": "rate", "learning_rate": "rate"}
 """What else settings of a recipe are called."""
@@ -72,11 +72,11 @@ class Training(BaseModel):
     seed: int = 0
     workers: PositiveInt = 1
 
-    def made(self, choices: Choices) -> Recipe | str | None:
+    def made(self, options: ModelOptions) -> Recipe | str | None:
         """A recipe by name, or with everything that replaces a part of it; None is the size's."""
-        named = self.recipe or choices.recipe
+        named = self.recipe or options.recipe
         own = {ALIASES.get(name, name): value for name, value in (self.model_extra or {}).items()}
-        base = recipe(named or SIZES[choices.size].recipe)  # a wrong name is told at once
+        base = recipe(named or SIZES[options.size].recipe)  # a wrong name is told at once
         return read_recipe(asdict(base) | own) if own else named
 
 
@@ -92,12 +92,12 @@ class Experiment(Part):
 
     data: Sources
     split: Split = Field(default_factory=Split)
-    model: Choices = Field(default_factory=Choices)
+    model: ModelOptions = Field(default_factory=ModelOptions)
     train: Training = Field(default_factory=Training)
     evaluate: Judging = Field(default_factory=Judging)
     out: str = "runs/model"
 
-    def choices(self) -> Choices:
+    def options(self) -> ModelOptions:
         """Those about the model, with the recipe that training will follow."""
         return self.model.model_copy(update={"recipe": self.train.made(self.model)})
 
@@ -212,7 +212,7 @@ def _require_keys(values: Mapping[str, Any], of: type[BaseModel], where: str) ->
     if of is Training:
         known |= set(Recipe.__dataclass_fields__) | set(ALIASES)
     for name, value in values.items():
-        require_known(str(name), known, f"A key of {where} must be known")
+        require_known(str(name), known, "key", f"in {where}")
         inner = fields[name].annotation if name in fields else None
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, Mapping):

@@ -72,7 +72,7 @@ def first_experiment(
         more = f"; others: {', '.join(others[:8])}" if others else ""
         reasons.append(f"target {target}: the first variable of {owner}{more}")
     owner, _, variable = target.partition(".")
-    require_known(owner, sources, "The target's source must be one of the files")
+    require_known(owner, sources, "source", "in --target")
     if variable:
         sources[owner].variable(variable)
     static = {v: _relative(paths[n], folder) for n, s in still.items() for v in s.names}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 NAMES: dict[str, tuple[str, ...]] = {
     "lat": ("lat", "latitude", "nav_lat", "lats", "y"),
@@ -75,6 +76,14 @@ def possible(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
     """Where a place is one: all numbers, latitudes up to ±90, longitudes from -360 to 360."""
     with np.errstate(invalid="ignore"):
         return (np.abs(lat) <= 90.0) & (np.abs(lon) <= 360.0)
+
+
+def unit_vectors(
+    lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, "n 3"]:
+    """Locations on the unit sphere in Cartesian coordinates."""
+    phi, turn = np.deg2rad(lat), np.deg2rad(lon)
+    return np.stack([np.cos(phi) * np.cos(turn), np.cos(phi) * np.sin(turn), np.sin(phi)], -1)
 
 
 def western_edge(lon: np.ndarray) -> float:

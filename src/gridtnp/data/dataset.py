@@ -60,7 +60,7 @@ class Dataset:
         self.target_source, self.target_names = self._resolve(target)
         self.computed = tuple(features)
         for name in self.computed:
-            require_known(name, COMPUTED, "A feature must be one that can be computed")
+            require_known(name, COMPUTED, "feature")
         self.statics, found = static_features(static, self.sources)
         notes += found
         self._still = {name: self._static_at(source) for name, source in self.sources.items()}
@@ -70,7 +70,7 @@ class Dataset:
         self.west = western_edge(np.concatenate([s.lon for s in self.sources.values()]))
         self.part = "all"
         self.period: Period | None = None
-        self.moment: np.datetime64 | None = None
+        self.task_time: np.datetime64 | None = None
         self.context_places: dict[str, np.ndarray] = {}
         self.target_places: np.ndarray | None = None
         self.training: Dataset | None = None  # the training part of the same split
@@ -108,7 +108,7 @@ class Dataset:
     def variables_of(self, name: str) -> tuple[Source, tuple[str, ...]]:
         """The source and the variables behind `"source"` or `"source.variable"`."""
         source, _, variable = name.partition(".")
-        require_known(source, self.sources, "A source must be one of the dataset's")
+        require_known(source, self.sources, "source")
         found = self.sources[source]
         return found, (found.variable(variable).name,) if variable else found.names
 
@@ -217,7 +217,7 @@ class Dataset:
         if self.sources[self.target_source].times is None:
             raise ValueError(f"Source {self.target_source!r} has no times to choose from.")
         part = copy.copy(self)
-        part.moment = to_time(time)
+        part.task_time = to_time(time)
         return part
 
     def times(self) -> np.ndarray | None:
@@ -225,8 +225,8 @@ class Dataset:
         source = self.sources[self.target_source]
         if source.times is None:
             return None
-        if self.moment is not None:
-            return np.array([self.moment])
+        if self.task_time is not None:
+            return np.array([self.task_time])
         times = source.times
         if isinstance(source, Records) and self.target_places is not None:
             times = times[self.target_places]

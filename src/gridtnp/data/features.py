@@ -131,7 +131,7 @@ def static_features(
         owner, _, column = data.partition(".") if isinstance(data, str) else ("", "", "")
         if owner in sources:
             source = sources[owner]
-            require_known(column, source.columns, f"A column must be one of source {owner!r}")
+            require_known(column, source.columns, "column", f"of source {owner!r}")
             on_grid = isinstance(source, Panel) and source.shape is not None
             field = StaticField.of(name, source, column) if on_grid else None
             made[name] = StaticFeature(name, field, column)

@@ -86,7 +86,7 @@ class Normaliser:
         for name, source in data.sources.items():
             for variable in source.names:
                 known = ALIASES.get(variable, variable)
-                require_known(known, PAPER, f"The paper has constants for some variables, {name!r}")
+                require_known(known, PAPER, "variable", f"of {name!r} among the paper's constants")
                 mean[f"{name}.{variable}"], std[f"{name}.{variable}"] = PAPER[known]
         return cls(mean, std)
 
@@ -119,7 +119,7 @@ class Normaliser:
 
     def _constants(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         for name in names:
-            require_known(name, self.mean, "A variable must be one that was normalised")
+            require_known(name, self.mean, "variable", "in the normaliser")
         pairs = [(self.mean[name], self.std[name]) for name in names]
         return np.array([m for m, _ in pairs]), np.array([s for _, s in pairs])
 

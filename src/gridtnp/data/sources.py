@@ -55,7 +55,7 @@ class Source(ABC):
         return tuple(variable.name for variable in self.variables)
 
     def variable(self, name: str) -> Variable:
-        require_known(name, self.names, f"A variable must be one of source {self.name!r}")
+        require_known(name, self.names, "variable", f"of source {self.name!r}")
         return self.variables[self.names.index(name)]
 
     def index(self, names: tuple[str, ...]) -> list[int]:

@@ -118,5 +118,5 @@ def _named(source: Source, stations: Sequence[str]) -> np.ndarray:
     labels = source.labels.astype(str)
     known = set(labels.tolist())
     for station in stations:
-        require_known(str(station), known, f"A station must be one of source {source.name!r}")
+        require_known(str(station), known, "station", f"of source {source.name!r}")
     return np.isin(labels, list(map(str, stations)))

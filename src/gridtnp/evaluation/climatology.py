@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import pieces
 from gridtnp.data.sources import Panel, Records, Source
-from gridtnp.evaluation.interpolation import Baseline, Forecast, Nearest, Scene
+from gridtnp.evaluation.interpolation import Baseline, Forecast, Nearest, RawTask
 
 BACK = 48
 """So many steps a value is looked for in a source with a common clock."""
@@ -47,12 +47,12 @@ class Persistence(Baseline):
             return ()
         return ("persistence: no station has a past that may be used; it is the nearest value",)
 
-    def predict(self, scene: Scene) -> Forecast:
-        mean, _ = self._nearest.predict(scene)
-        if self._past is None or scene.time is None or scene.asked.time is None:
+    def predict(self, raw_task: RawTask) -> Forecast:
+        mean, _ = self._nearest.predict(raw_task)
+        if self._past is None or raw_task.time is None or raw_task.asked.time is None:
             return mean, None
-        before = np.minimum(scene.asked.time, scene.time + INSTANT)
-        own = self._past.before(scene, before)
+        before = np.minimum(raw_task.asked.time, raw_task.time + INSTANT)
+        own = self._past.before(raw_task, before)
         return np.where(np.isfinite(own), own, mean), None
 
 
@@ -74,10 +74,10 @@ class _Log:
             rows = order[np.isfinite(source.table[order, column])]
             self.past.append((key[rows], source.table[rows, column]))
 
-    def before(self, scene: Scene, time: np.ndarray) -> np.ndarray:
-        code = np.searchsorted(self.stations, scene.asked.station)
+    def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
+        code = np.searchsorted(self.stations, raw_task.asked.station)
         moment = np.clip(((time - self.first) / INSTANT).astype(np.int64), 0, self.span - 1)
-        found = np.full(scene.truth.shape, np.nan)
+        found = np.full(raw_task.truth.shape, np.nan)
         for v, (keys, values) in enumerate(self.past):
             place = np.searchsorted(keys, code * self.span + moment, side="left") - 1
             there = (place >= 0) & (keys[np.maximum(place, 0)] // self.span == code)
@@ -94,11 +94,11 @@ class _Steps:
         self.order = np.argsort(names, kind="stable")
         self.names = names[self.order]
 
-    def before(self, scene: Scene, time: np.ndarray) -> np.ndarray:
+    def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
         assert self.source.times is not None
-        places = self.order[np.searchsorted(self.names, scene.asked.station)]
+        places = self.order[np.searchsorted(self.names, raw_task.asked.station)]
         steps = np.searchsorted(self.source.times, time, side="left") - 1
-        found = np.full(scene.truth.shape, np.nan)
+        found = np.full(raw_task.truth.shape, np.nan)
         usable = np.ones(len(places), bool) if self.allowed is None else self.allowed[places]
         number = len(self.source.lat)
         for back in range(BACK):
@@ -144,14 +144,14 @@ class Climatology(Baseline):
                 _add(sums, name, group, values, self._sizes()[name])
         self._moments = {name: _moments(total) for name, total in sums.items()}
 
-    def predict(self, scene: Scene) -> Forecast:
-        asked = scene.asked
+    def predict(self, raw_task: RawTask) -> Forecast:
+        asked = raw_task.asked
         code = np.full(len(asked.station), -1)
         if len(self._stations):
             place = np.searchsorted(self._stations, asked.station)
             place = np.minimum(place, len(self._stations) - 1)
             code = np.where(self._stations[place] == asked.station, place, -1)
-        mean = np.full(scene.truth.shape, np.nan)
+        mean = np.full(raw_task.truth.shape, np.nan)
         std = mean.copy()
         for name, group in self._groups(code, asked.time, len(code)).items():
             known = group >= 0

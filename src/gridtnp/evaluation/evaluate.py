@@ -6,32 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import track
 from torch.distributions import Normal
 
+from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.times import show
-from gridtnp.evaluation.baselines import rival
-from gridtnp.evaluation.interpolation import Scene
+from gridtnp.evaluation.baselines import fit_baseline
+from gridtnp.evaluation.interpolation import RawTask
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
-from gridtnp.network.model import NeuralProcess
-from gridtnp.tasks.sampling import Choice, Sampler
-from gridtnp.tasks.selection import Pick
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.sampling import RawBatch, Sampler
+from gridtnp.tasks.selection import Selection
+from gridtnp.tasks.specification import TaskSpec
 
 
 def evaluate(
-    network: NeuralProcess,
-    setting: Setting,
-    normaliser: Normaliser,
+    model: ModelContents,
     test: Dataset,
     baselines: Sequence[str] = (),
     *,
     train: Dataset | None = None,
-    picks: Mapping[str, Pick] | None = None,
+    selection: Mapping[str, Selection] | None = None,
     limit: int | None = None,
     block: str | None = None,
     batch: int = 8,
@@ -40,38 +36,39 @@ def evaluate(
     """Scores at every time of `test`, or at `limit` times that are evenly spread over it.
 
     Baselines learn from `train`; without it, from the training part of the split that made `test`.
-    `picks` choose the context, as in `Setting.sampler`. `block` is the length of the blocks of time
-    that intervals are made of, such as `"30D"`.
+    `selection` is that of `TaskSpec.sampler`. `block` is the length of the blocks of time that are
+    resampled for intervals, such as `"30D"`.
     """
     names = [baselines] if isinstance(baselines, str) else list(dict.fromkeys(baselines))
-    _check(setting, test)
+    spec = model.spec
+    _check(spec, test)
     train = train or test.training
-    rivals = {name: rival(name, setting, normaliser, test, train, picks, seed) for name in names}
-    sampler = setting.sampler(test, normaliser, picks, batch=batch, seed=seed)
+    rivals = {name: fit_baseline(name, model, test, train, selection, seed) for name in names}
+    sampler = model.sampler(test, selection, batch=batch, seed=seed)
     times = _some(sampler.times, limit)
     if times is None:
         sampler = replace(sampler, batch=1)
     number = 1 if times is None else -(-len(times) // batch)
-    scenes: list[Scene] = []
+    raw_tasks: list[RawTask] = []
     made: dict[str, list[Prediction]] = {name: [] for name in [MODEL, *rivals]}
     console = Console(stderr=True)
     steps = track(
-        sampler.choices(times),
+        sampler.raw_batches(times),
         "evaluating",
         number,
         console=console,
         transient=True,
         disable=not console.is_terminal,
     )
-    for choice in steps:
-        made[MODEL] += _predict(network, setting, normaliser, sampler, choice)
-        for scene in Scene.each(test, setting, choice):
-            scenes.append(replace(scene, context={}))
+    for raw in steps:
+        made[MODEL] += _predict(model, sampler, raw)
+        for raw_task in RawTask.each(test, spec, raw):
+            raw_tasks.append(replace(raw_task, context={}))
             for name, other in rivals.items():
-                made[name].append(other.predict(scene))
-    if not sum(len(scene.truth) for scene in scenes):
+                made[name].append(other.predict(raw_task))
+    if not sum(len(raw_task.truth) for raw_task in raw_tasks):
         raise ValueError(
-            f"The part to evaluate on must hold values of {list(setting.target)}, but part "
+            f"The part to evaluate on must hold values of {list(spec.target)}, but part "
             f"{test.part!r} has none to predict."
         )
     notes = [note for other in rivals.values() for note in other.baseline.notes()]
@@ -79,55 +76,51 @@ def evaluate(
     if times is not None and sampler.times is not None and len(times) < len(sampler.times):
         notes.append(f"{len(times):,} of {len(sampler.times):,} times, evenly spread")
     joined = {name: _joined(predictions) for name, predictions in made.items()}
-    return _evaluation(setting, test, scenes, joined, tuple(notes), block, seed)
+    return _evaluation(spec, test, raw_tasks, joined, tuple(notes), block, seed)
 
 
 # ---- the model -----------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def _predict(
-    network: NeuralProcess,
-    setting: Setting,
-    normaliser: Normaliser,
-    sampler: Sampler,
-    choice: Choice,
-) -> list[Prediction]:
-    """For every task of a batch, in the units of the data."""
-    task = sampler.assemble(choice).to(next(network.parameters()).device)
-    was_training = network.training
-    answer = network.eval()(task)
-    network.train(was_training)
-    if not isinstance(answer, Normal):
+def _predict(model: ModelContents, sampler: Sampler, raw: RawBatch) -> list[Prediction]:
+    """For every task of a batch, in the units of the data; NaN outside of the model's grid."""
+    task = sampler.assemble(raw).to(model.device)
+    with model.inference():
+        distribution = model.network(task)
+    if not isinstance(distribution, Normal):
         raise TypeError(
-            "Scores are in closed form for normal distributions, but the model predicts "
-            f"{type(answer).__name__}; use a model with a Gaussian likelihood."
+            f"The model predicts {type(distribution).__name__}, but scores are in closed form for "
+            "normal distributions; use a model with a Gaussian likelihood."
         )
-    mean, std = (t.double().cpu().numpy() for t in (answer.mean, answer.stddev))
-    scale = normaliser.scale(setting.target)
-    made = []
-    for i, chosen in enumerate(choice.target):
-        n = len(chosen.rows)
-        centre = normaliser.restore(setting.target, mean[i, :n])
-        made.append(Prediction(centre, std[i, :n] * scale))
-    return made
+    mean, std = (t.double().cpu().numpy() for t in (distribution.mean, distribution.stddev))
+    if task.target.mask is not None:
+        outside = ~task.target.mask.cpu().numpy()
+        mean[outside] = std[outside] = np.nan
+    target, normaliser = model.spec.target, model.normaliser
+    scale = normaliser.scale(target)
+    return [
+        Prediction(
+            normaliser.restore(target, mean[i, : len(o.rows)]), std[i, : len(o.rows)] * scale
+        )
+        for i, o in enumerate(raw.target)
+    ]
 
 
 # ---- putting it together -------------------------------------------------------------------------
 
 
-def _check(setting: Setting, test: Dataset) -> None:
+def _check(spec: TaskSpec, test: Dataset) -> None:
     found = tuple(f"{test.target_source}.{name}" for name in test.target_names)
-    if found != setting.target:
+    if found != spec.target:
         raise ValueError(
-            f"The data must be made with the model's target, {list(setting.target)}, got "
+            f"The data must be made with the model's target, {list(spec.target)}, got "
             f"{list(found)}."
         )
-    for name, variable in zip(setting.target, test.target, strict=True):
-        if setting.units.get(name) != variable.units:
+    for name, variable in zip(spec.target, test.target, strict=True):
+        if spec.units.get(name) != variable.units:
             raise ValueError(
                 f"{name} must be in the units that the model was trained with, "
-                f"{setting.units.get(name)!r}, got {variable.units!r}; convert the data or say "
+                f"{spec.units.get(name)!r}, got {variable.units!r}; convert the data or say "
                 f"units={{{name!r}: ...}}."
             )
 
@@ -146,16 +139,16 @@ def _joined(predictions: list[Prediction]) -> Prediction:
 
 
 def _evaluation(
-    setting: Setting,
+    spec: TaskSpec,
     test: Dataset,
-    scenes: list[Scene],
+    raw_tasks: list[RawTask],
     made: dict[str, Prediction],
     notes: tuple[str, ...],
     block: str | None,
     seed: int,
 ) -> Evaluation:
     """On the points that all of them predict."""
-    truth = np.concatenate([scene.truth for scene in scenes])
+    truth = np.concatenate([raw_task.truth for raw_task in raw_tasks])
     finite = [np.isfinite(p.mean) & np.isfinite(p.std) for p in made.values()]
     used = np.all(finite, axis=(0, 2))
     if not used.any():
@@ -174,17 +167,17 @@ def _evaluation(
         )
     if test.part in ("all", "train"):
         notes = (*notes, f"part {test.part!r} may have been trained on, which flatters the model")
-    for v, name in enumerate(setting.target_names):
+    for v, name in enumerate(spec.target_names):
         if np.ptp(truth[used, v]) == 0:
             notes = (
                 *notes,
                 f"{name} is {truth[used, v][0]:g} at every point, so skill says little",
             )
     station, lat, lon = (
-        np.concatenate([getattr(scene.asked, name) for scene in scenes])[used]
+        np.concatenate([getattr(raw_task.asked, name) for raw_task in raw_tasks])[used]
         for name in ("station", "lat", "lon")
     )
-    time = _times([scene.asked.time for scene in scenes])
+    time = _times([raw_task.asked.time for raw_task in raw_tasks])
     time = None if time is None else time[used]
     return Evaluation(
         variables={v.name: v.units for v in test.target},

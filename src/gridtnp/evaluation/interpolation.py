@@ -1,6 +1,6 @@
 """Baselines that interpolate: the nearest observation, inverse distances, and a gridded field.
 
-A `Scene` is one task as a baseline sees it, in the units of the data: the same observations that
+A `RawTask` is one task as a baseline sees it, in the units of the data: the same observations that
 the model gets, and the places to predict at. Other baselines are in `history.py` and `kriging.py`.
 """
 
@@ -14,18 +14,18 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial import KDTree
 
+from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.features import StaticField
 from gridtnp.data.normalisation import ALIASES
 from gridtnp.data.sources import Panel, Source
 from gridtnp.data.times import HOUR
 from gridtnp.errors import require_known
-from gridtnp.tasks.assembly import Chosen
-from gridtnp.tasks.sampling import Choice
-from gridtnp.tasks.specification import Setting
+from gridtnp.grid import EARTH_RADIUS
+from gridtnp.tasks.assembly import Observations
+from gridtnp.tasks.sampling import RawBatch
+from gridtnp.tasks.specification import TaskSpec
 
-RADIUS = 6371.0
-"""Of the earth, in kilometres."""
 SPEED = 36.0
 """An hour counts as so many kilometres: weather moves at about ten metres a second."""
 KELVIN, CELSIUS = ("K", "kelvin", "Kelvin"), ("degC", "°C", "celsius", "Celsius", "C", "deg_C")
@@ -54,16 +54,15 @@ class Points:
         """Places in space, so that near ones are near across every pole and date line, and hours
         from now as a length.
         """
-        phi, turn = np.deg2rad(self.lat), np.deg2rad(self.lon)
-        x, y, z = np.cos(phi) * np.cos(turn), np.cos(phi) * np.sin(turn), np.sin(phi)
-        length = np.zeros(len(phi))
+        length = np.zeros(len(self.lat))
         if self.time is not None and now is not None:
             length = SPEED * ((self.time - now) / HOUR)
-        return np.stack([RADIUS * x, RADIUS * y, RADIUS * z, length], -1)
+        places = EARTH_RADIUS * unit_vectors(self.lat, self.lon)
+        return np.concatenate([places, length[:, None]], -1)
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class RawTask:
     """One task: what was observed of the variables to predict (NaN where one was not), where they
     are asked for, what they turned out to be there, and all that the context holds.
     """
@@ -73,15 +72,15 @@ class Scene:
     values: Float[np.ndarray, "n dy"]
     asked: Points
     truth: Float[np.ndarray, "m dy"]
-    context: Mapping[str, Chosen]
+    context: Mapping[str, Observations]
 
     @classmethod
-    def each(cls, data: Dataset, setting: Setting, choice: Choice) -> Iterator[Scene]:
+    def each(cls, data: Dataset, spec: TaskSpec, raw: RawBatch) -> Iterator[RawTask]:
         """The tasks of a batch, one by one."""
-        source = data.sources[setting.target_source]
-        for i, target in enumerate(choice.target):
-            context = {name: chosen[i] for name, chosen in choice.context.items()}
-            rows, values = _observed(setting, context)
+        source = data.sources[spec.target_source]
+        for i, target in enumerate(raw.target):
+            context = {name: chosen[i] for name, chosen in raw.context.items()}
+            rows, values = _observed(spec, context)
             asked = Points.of(data, source, target.rows)
             truth = target.values.astype(np.float64)
             yield cls(target.time, Points.of(data, source, rows), values, asked, truth, context)
@@ -100,10 +99,10 @@ class Scene:
 
 
 class Baseline(ABC):
-    """Predicts a scene from what was observed."""
+    """Predicts a raw_task from what was observed."""
 
     @abstractmethod
-    def predict(self, scene: Scene) -> Forecast:
+    def predict(self, raw_task: RawTask) -> Forecast:
         """Means, and spreads if it has its own."""
 
     def notes(self) -> tuple[str, ...]:
@@ -114,11 +113,11 @@ class Baseline(ABC):
 class Nearest(Baseline):
     """The value of the nearest observation in space and time."""
 
-    def predict(self, scene: Scene) -> Forecast:
+    def predict(self, raw_task: RawTask) -> Forecast:
         def nearest(places: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
             return values[KDTree(places).query(asked)[1]]
 
-        return scene.by_variable(nearest), None
+        return raw_task.by_variable(nearest), None
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ class InverseDistance(Baseline):
     neighbours: int = 16
     power: float = 2.0
 
-    def predict(self, scene: Scene) -> Forecast:
+    def predict(self, raw_task: RawTask) -> Forecast:
         def weighted(places: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
             number = min(self.neighbours, len(values))
             distance, who = KDTree(places).query(asked, number)
@@ -136,7 +135,7 @@ class InverseDistance(Baseline):
             weight = np.maximum(distance, 1e-6) ** -self.power  # a millimetre: the value itself
             return (weight * values[who]).sum(1) / weight.sum(1)
 
-        return scene.by_variable(weighted), None
+        return raw_task.by_variable(weighted), None
 
 
 @dataclass(frozen=True)
@@ -158,17 +157,17 @@ class Bilinear(Baseline):
     fields: tuple[Gridded, ...]
 
     @classmethod
-    def of(cls, data: Dataset, setting: Setting, named: str | None = None) -> Bilinear:
+    def of(cls, data: Dataset, spec: TaskSpec, named: str | None = None) -> Bilinear:
         """With the variables of the targets' names, or those of `"source"`, `"source.variable"`."""
-        found = tuple(_gridded(data, setting, name, named) for name in setting.target_names)
+        found = tuple(_gridded(data, spec, name, named) for name in spec.target_names)
         return cls(found)
 
-    def predict(self, scene: Scene) -> Forecast:
-        mean = np.stack([self._field(scene, field) for field in self.fields], -1)
+    def predict(self, raw_task: RawTask) -> Forecast:
+        mean = np.stack([self._field(raw_task, field) for field in self.fields], -1)
         return mean, None
 
-    def _field(self, scene: Scene, of: Gridded) -> np.ndarray:
-        chosen, source, asked = scene.context[of.context], of.source, scene.asked
+    def _field(self, raw_task: RawTask, of: Gridded) -> np.ndarray:
+        chosen, source, asked = raw_task.context[of.context], of.source, raw_task.asked
         assert source.shape is not None
         found = np.full(len(asked.lat), np.nan)
         if not len(chosen.rows):
@@ -189,36 +188,36 @@ class Bilinear(Baseline):
         return found
 
 
-def _observed(setting: Setting, context: Mapping[str, Chosen]) -> tuple[np.ndarray, np.ndarray]:
+def _observed(spec: TaskSpec, context: Mapping[str, Observations]) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the targets' source in the context, and the variables to predict there."""
-    held = {n: c for n, c in setting.contexts.items() if c.source == setting.target_source}
+    held = {n: c for n, c in spec.contexts.items() if c.source == spec.target_source}
     rows = np.unique(np.concatenate([np.zeros(0, int), *(context[name].rows for name in held)]))
-    values = np.full((len(rows), len(setting.target_names)), np.nan)
+    values = np.full((len(rows), len(spec.target_names)), np.nan)
     for name, of in held.items():
         where = np.searchsorted(rows, context[name].rows)
-        for v, variable in enumerate(setting.target_names):
+        for v, variable in enumerate(spec.target_names):
             if variable in of.variables:
                 values[where, v] = context[name].values[:, of.variables.index(variable)]
     some = np.isfinite(values).any(1)
     return rows[some], values[some]
 
 
-def _gridded(data: Dataset, setting: Setting, target: str, named: str | None) -> Gridded:
+def _gridded(data: Dataset, spec: TaskSpec, target: str, named: str | None) -> Gridded:
     fields: dict[str, tuple[str, int, Panel]] = {}
-    for name, of in setting.contexts.items():
+    for name, of in spec.contexts.items():
         source = data.sources[of.source]
         if isinstance(source, Panel) and source.shape is not None:
             for i, variable in enumerate(of.variables):
                 fields[f"{of.source}.{variable}"] = (name, i, source)
-    others = [key for key in fields if not key.startswith(f"{setting.target_source}.")]
+    others = [key for key in fields if not key.startswith(f"{spec.target_source}.")]
     if not (fields if named else others):
         raise ValueError(
             "Bilinear interpolation needs a gridded source beside the target's own, but the "
-            f"model's context has none, {sorted(setting.contexts)}; leave it out."
+            f"model's context has none, {sorted(spec.contexts)}; leave it out."
         )
     if named is not None:
         key = named if "." in named else f"{named}.{target}"
-        require_known(key, fields, "Bilinear interpolation needs a gridded variable")
+        require_known(key, fields, "gridded variable", "for bilinear interpolation")
     else:
         same = ALIASES.get(target, target)
         names = {key: key.partition(".")[2] for key in others}
@@ -231,7 +230,7 @@ def _gridded(data: Dataset, setting: Setting, target: str, named: str | None) ->
         key = found[0]
     context, column, source = fields[key]
     there = source.variable(key.partition(".")[2]).units
-    here = data.sources[setting.target_source].variable(target).units
+    here = data.sources[spec.target_source].variable(target).units
     return Gridded(context, column, source, _shift(key, there, target, here))
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor
 
-from gridtnp.evaluation.interpolation import SPEED, Baseline, Forecast, Points, Scene
+from gridtnp.evaluation.interpolation import SPEED, Baseline, Forecast, Points, RawTask
 
 TIMES, POINTS = 16, 200
 """Training times that the constants are fitted to, and observations of each at most."""
@@ -28,7 +28,7 @@ JITTER = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Process:
+class KrigingParameters:
     """One variable's Gaussian process: its scale, that of the features, and the logarithms of its
     constants, `names` in order.
     """
@@ -54,19 +54,21 @@ class Process:
 class Kriging(Baseline):
     """A Gaussian process for every variable, conditioned on what was observed."""
 
-    def __init__(self, processes: Sequence[Process], *, drift: bool, most: int = MOST) -> None:
+    def __init__(
+        self, processes: Sequence[KrigingParameters], *, drift: bool, most: int = MOST
+    ) -> None:
         self.processes, self.drift, self.most = tuple(processes), drift, most
         self._reduced = 0
 
     @classmethod
-    def fit(cls, scenes: Iterable[Scene], names: Sequence[str], *, drift: bool) -> Kriging:
-        """To observations and targets of training scenes, in the order they come."""
+    def fit(cls, raw_tasks: Iterable[RawTask], names: Sequence[str], *, drift: bool) -> Kriging:
+        """To observations and targets of training raw_tasks, in the order they come."""
         rng = np.random.default_rng(0)
         found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in names]
-        for scene in scenes:
-            both = (scene.observed, scene.asked)
-            x = np.concatenate([_inputs(p, scene.time, drift) for p in both])
-            values = np.concatenate([scene.values, scene.truth])
+        for raw_task in raw_tasks:
+            both = (raw_task.observed, raw_task.asked)
+            x = np.concatenate([_inputs(p, raw_task.time, drift) for p in both])
+            values = np.concatenate([raw_task.values, raw_task.truth])
             for v, data in enumerate(found):
                 there = rng.permutation(np.flatnonzero(np.isfinite(values[:, v])))[:POINTS]
                 if len(there) > 1 and len(data) < TIMES:
@@ -80,22 +82,22 @@ class Kriging(Baseline):
         said = f"kriging: {self._reduced} time{'s' * (self._reduced > 1)} had more than "
         return (said + f"{self.most:,} observations; so many were used at random",)
 
-    def predict(self, scene: Scene) -> Forecast:
-        mean, std = np.zeros(scene.truth.shape), np.zeros(scene.truth.shape)
-        x, at = (_inputs(p, scene.time, self.drift) for p in (scene.observed, scene.asked))
+    def predict(self, raw_task: RawTask) -> Forecast:
+        mean, std = np.zeros(raw_task.truth.shape), np.zeros(raw_task.truth.shape)
+        x, at = (_inputs(p, raw_task.time, self.drift) for p in (raw_task.observed, raw_task.asked))
         reduced = False
         for v, process in enumerate(self.processes):
-            there = np.flatnonzero(np.isfinite(scene.values[:, v]))
+            there = np.flatnonzero(np.isfinite(raw_task.values[:, v]))
             if len(there) > self.most:
                 there = np.random.default_rng(0).permutation(there)[: self.most]
                 reduced = True
-            mean[:, v], std[:, v] = posterior(process, x[there], scene.values[there, v], at)
+            mean[:, v], std[:, v] = posterior(process, x[there], raw_task.values[there, v], at)
         self._reduced += reduced
         return mean, std
 
 
 def posterior(
-    process: Process,
+    process: KrigingParameters,
     x: Float[np.ndarray, "n d"],
     values: Float[np.ndarray, " n"],
     at: Float[np.ndarray, "m d"],
@@ -163,12 +165,12 @@ def _inputs(points: Points, now: np.datetime64 | None, drift: bool) -> Float[np.
     return np.concatenate([places, points.still.astype(np.float64)], -1) if drift else places
 
 
-def _scaled(process: Process, x: np.ndarray) -> Tensor:
+def _scaled(process: KrigingParameters, x: np.ndarray) -> Tensor:
     features = (x[:, 4:] - process.centre) / process.size
     return torch.as_tensor(np.concatenate([x[:, :4], features], -1))
 
 
-def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray]]) -> Process:
+def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray]]) -> KrigingParameters:
     if not data:
         raise ValueError(
             f"Kriging is fitted to training times with two observations or more, but {name!r} has "
@@ -185,7 +187,7 @@ def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray]]) -> Process:
     centre, size = x[:, 4:].mean(0), x[:, 4:].std(0)
     size = np.where(size > 0, size, 1.0)
     mean, std = float(values.mean()), float(values.std())
-    process = Process(mean, std, centre, size, torch.as_tensor(np.log(start)), timed)
+    process = KrigingParameters(mean, std, centre, size, torch.as_tensor(np.log(start)), timed)
 
     longest = max(len(y) for _, y in data)
     points = torch.zeros(len(data), longest, x.shape[1], dtype=torch.float64)
@@ -211,7 +213,7 @@ def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray]]) -> Process:
         return total.item(), c.grad.numpy()
 
     best = minimize(loss, np.log(start), jac=True, bounds=np.log(bounds), options={"maxiter": 60})
-    return Process(mean, std, centre, size, torch.as_tensor(best.x), timed)
+    return KrigingParameters(mean, std, centre, size, torch.as_tensor(best.x), timed)
 
 
 def _start(x: np.ndarray, timed: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -74,7 +74,7 @@ class Evaluation:
         """The same scores for every `"station"`, `"time"`, `"hour"`, `"month"`, `"region"` (a box
         of latitudes and longitudes) or `"variable"`.
         """
-        require_known(by, GROUPS, "Scores can be had per group")
+        require_known(by, GROUPS, "group")
         names, code = self._groups(by)
         tables = []
         for v, variable in enumerate(self.variables):
@@ -152,7 +152,7 @@ class Evaluation:
         """Which column a variable is; without a name, the only one or the first."""
         if variable is None:
             return 0
-        require_known(variable, self.variables, "A variable must be one that was evaluated")
+        require_known(variable, self.variables, "variable", "in this evaluation")
         return list(self.variables).index(variable)
 
     def has_spread(self, name: str, v: int) -> bool:

@@ -1,6 +1,6 @@
-"""A model's view of some data: what it is told at a time, and the points it is asked about.
+"""Conditioning: what a model is told at a time, and the points that it is asked about.
 
-Both `predict` and `sample` look through it. Data may be a `Dataset`, a part of one, or fresh
+`predict` and `sample` both use a `Conditioner`. Its data are a `Dataset`, a part of one, or fresh
 sources that the model has never seen, under the names that it was trained with.
 """
 
@@ -9,40 +9,36 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 import xarray as xr
 from jaxtyping import Float
 from scipy.spatial import KDTree
 
+from gridtnp.contents import ModelContents
+from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.quality import DataWarning
 from gridtnp.data.reading import Data, open_data
-from gridtnp.data.sources import Source
 from gridtnp.data.times import Window, duration, show, to_time
 from gridtnp.errors import require_known
-from gridtnp.grid import Grid
+from gridtnp.grid import EARTH_RADIUS, Grid
 from gridtnp.inference.queries import Query
-from gridtnp.network.model import NeuralProcess
 from gridtnp.task import PointSet, Task
-from gridtnp.tasks.assembly import Assembler, Chosen
-from gridtnp.tasks.specification import ContextSet, Setting
+from gridtnp.tasks.assembly import Assembler
+from gridtnp.tasks.observations import SourceVariables, TaskTime
+from gridtnp.tasks.specification import TaskSpec
 
-EARTH = 6371.0088
-"""The mean radius in km."""
 Static = Mapping[str, Data] | Data | None
-Moment = np.datetime64 | None
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """What a model is told at one time: its context sets, a batch of one, and where they are."""
+class Conditioning:
+    """What a model is told at one time: context sets, as a batch of one, and their locations."""
 
     context: dict[str, PointSet]
     places: dict[str, Float[np.ndarray, "n 3"]]
@@ -54,9 +50,9 @@ class Evidence:
     def distance(
         self, sets: tuple[str, ...], places: Float[np.ndarray, "n 3"]
     ) -> Float[np.ndarray, " n"]:
-        """In km to the nearest observation of these sets, or of any set if they have none.
+        """Distance in km to the nearest observation of these sets, or of any set if they are empty.
 
-        NaN if there is nothing at all.
+        NaN if there is no observation at all.
         """
         own = [self.places[name] for name in sets if len(self.places.get(name, ()))]
         seen = own or [there for there in self.places.values() if len(there)]
@@ -66,7 +62,7 @@ class Evidence:
         if key not in self._trees:
             self._trees[key] = KDTree(np.concatenate(seen))
         chord = self._trees[key].query(places)[0]
-        return EARTH * 2 * np.arcsin(np.minimum(chord / 2, 1.0))
+        return EARTH_RADIUS * 2 * np.arcsin(np.minimum(chord / 2, 1.0))
 
     @cached_property
     def _trees(self) -> dict[tuple[int, ...], KDTree]:
@@ -74,8 +70,8 @@ class Evidence:
 
 
 @dataclass(eq=False)
-class Beyond:
-    """What could not be used, counted, to be told once at the end."""
+class Unusable:
+    """Counts of what could not be used or predicted, for one warning at the end."""
 
     observations: int = 0
     outside: int = 0
@@ -83,84 +79,84 @@ class Beyond:
     points: int = 0
     empty: list[str] = field(default_factory=list)
 
-    def tell(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
+    def warn(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
         """One warning, or an error if no point at all could be predicted."""
-        told = []
+        found = []
         if self.outside:
-            told.append(f"{self.outside:,} of {self.points:,} points lie outside of {_area(grid)}")
+            found.append(f"{self.outside:,} of {self.points:,} points lie outside of {area(grid)}")
         if self.unknown:
-            told.append(f"{list(statics)} is not known at {self.unknown:,} of {self.points:,}")
+            found.append(
+                f"{list(statics)} is unknown at {self.unknown:,} of {self.points:,} points"
+            )
         lost = self.outside + self.unknown
         if self.points and lost == self.points:
             raise ValueError(
-                f"At least one place must be in the model's reach, but {' and '.join(told)}; ask "
-                "for others, or train on a wider area."
+                f"Nothing can be predicted: {' and '.join(found)}; ask for other places, or train "
+                "on a wider area."
             )
         if lost:
-            told[-1] += ": they are NaN"
+            found[-1] += " and are NaN"
         if self.observations:
-            told.append(f"{self.observations:,} observations outside of {_area(grid)} were dropped")
+            found.append(f"{self.observations:,} observations outside of {area(grid)} are dropped")
         if self.empty:
-            many = f" and at {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
-            told.append(
-                f"the context holds no observation at {self.empty[0]}{many}, so that the answer is "
-                "what the model expects without any"
+            more = f" and at {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
+            found.append(
+                f"there is no observation at {self.empty[0]}{more}, so that the model predicts "
+                "without context"
             )
-        if told:
-            warnings.warn(f"{'; '.join(told)}.", DataWarning, stacklevel=5)
+        if found:
+            warnings.warn(f"{'; '.join(found)}.", DataWarning, stacklevel=5)
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """Some data as a model sees them."""
+class Conditioner:
+    """Conditions a model on data, time by time."""
 
-    network: NeuralProcess
-    setting: Setting
+    model: ModelContents
     assembler: Assembler
-    beyond: Beyond = field(default_factory=Beyond)
+    unusable: Unusable = field(default_factory=Unusable)
 
     @classmethod
     def of(
         cls,
-        network: NeuralProcess,
-        setting: Setting,
-        normaliser: Normaliser,
+        model: ModelContents,
         context: Dataset | Mapping[str, Data],
         static: Static = None,
-    ) -> View:
-        known = {held.source for held in setting.contexts.values()} | {setting.target_source}
+    ) -> Conditioner:
+        spec = model.spec
+        known = {held.source for held in spec.contexts.values()} | {spec.target_source}
         for name in context.sources if isinstance(context, Dataset) else context:
-            require_known(name, known, "A source must be one that the model was trained with")
+            require_known(name, known, "source", "the model was trained with")
         if isinstance(context, Dataset):
             if static is not None:
                 raise ValueError(
-                    "Static features come with fresh data, but a Dataset has its own; leave out "
-                    "static=, or pass the sources themselves."
+                    "static= is for fresh sources, but this Dataset has static features of its "
+                    "own; leave static= out, or pass the sources themselves."
                 )
             data = context
         else:
-            data = fresh(setting, context, static)
-        _require_sets(setting, data)
-        return cls(network, setting, setting.assembler(data, normaliser))
+            data = dataset_of(spec, context, static)
+        _require_sets(spec, data)
+        return cls(model, model.assembler(data))
+
+    @property
+    def spec(self) -> TaskSpec:
+        return self.model.spec
 
     @property
     def data(self) -> Dataset:
         return self.assembler.data
 
-    @cached_property
-    def device(self) -> torch.device:
-        return next((p.device for p in self.network.parameters()), torch.device("cpu"))
+    def warn(self) -> None:
+        """Warn of what could not be used or predicted so far."""
+        self.unusable.warn(self.model.network.grid, self.spec.statics)
 
-    def tell(self) -> None:
-        """What could not be used or predicted so far."""
-        self.beyond.tell(self.network.grid, self.setting.statics)
+    # ---- times -----------------------------------------------------------------------------------
 
-    # ---- when ------------------------------------------------------------------------------------
-
-    def groups(self, query: Query) -> Iterator[tuple[Moment, np.ndarray]]:
-        """The tasks that answer a query: the time of each, and the points it answers."""
+    def groups(self, query: Query) -> Iterator[tuple[TaskTime, np.ndarray]]:
+        """The tasks that answer a query: the time of each, and the rows that it answers."""
         if query.time is None:
-            yield self.moment, np.arange(len(query.lat))
+            yield self.task_time, np.arange(len(query.lat))
             return
         when, inverse = np.unique(query.time, return_inverse=True)
         tasks = self._task_times(when)
@@ -170,11 +166,11 @@ class View:
         yield from zip(unique, np.split(order, np.cumsum(counts)[:-1]), strict=True)
 
     @property
-    def moment(self) -> Moment:
-        """The one time of the data, where the question has none."""
+    def task_time(self) -> TaskTime:
+        """The only time of the data, for a query without times."""
         data = self.data
-        if data.moment is not None:
-            return data.moment
+        if data.task_time is not None:
+            return data.task_time
         times = data.times()
         if times is None:
             others = [s.times for s in data.sources.values() if s.times is not None]
@@ -183,151 +179,141 @@ class View:
             times = np.unique(np.concatenate(others))
         if len(times) > 1:
             raise ValueError(
-                f"A prediction must have a time, but the context has {len(times):,} and the "
-                f"question none; choose one, data.at({show(times[-1])!r}), or several, times=[...]."
+                f"The query has no time and the context has {len(times):,}; choose one, "
+                f"data.at({show(times[-1])!r}), or several, times=[...]."
             )
         return times[0]
 
     def _task_times(self, valid: np.ndarray) -> np.ndarray:
-        """The time of the task that answers for each valid time: the nearest one there is."""
-        setting = self.setting
-        window = Window.parse(setting.target_window)
-        start, stop, lead = (_ms(d) for d in (window.start, window.stop, duration(setting.lead)))
+        """The nearest task time for each valid time."""
+        spec = self.spec
+        window = Window.parse(spec.target_window)
+        start, stop, lead = (_ms(d) for d in (window.start, window.stop, duration(spec.lead)))
         now = valid.astype("datetime64[ms]").astype(np.int64) - lead
         first, last = now - stop + 1, now - start
-        if self.data.moment is not None:
-            tasks = np.full(len(valid), self.data.moment).astype("datetime64[ms]").astype(np.int64)
-        elif setting.every is None:
+        if self.data.task_time is not None:
+            only = np.full(len(valid), self.data.task_time)
+            tasks = only.astype("datetime64[ms]").astype(np.int64)
+        elif spec.every is None:
             tasks = np.clip(now, first, last)
         else:
-            step = _ms(duration(setting.every))
+            step = _ms(duration(spec.every))
             low, high = -(-first // step) * step, last // step * step
             tasks = np.clip((now + step // 2) // step * step, low, high)
         wrong = np.flatnonzero((tasks < first) | (tasks > last))
         if len(wrong):
             one = show(np.datetime64(int(tasks[wrong[0]]), "ms"))
             raise ValueError(
-                f"Times to predict must lie in the target window {setting.target_window!r} "
-                f"{setting.lead} after a task, but {show(to_time(valid[wrong[0]]))} does not, for "
-                f"the task at {one}; ask for others, or take the context of every time, without "
-                ".at(...)."
+                f"{show(to_time(valid[wrong[0]]))} is not in the target window "
+                f"{spec.target_window!r}, {spec.lead} after the task at {one}; ask for other "
+                "times, or pass the data of all times, without .at(...)."
             )
         return tasks.astype("datetime64[ms]")
 
-    # ---- what ------------------------------------------------------------------------------------
+    # ---- context and targets ---------------------------------------------------------------------
 
-    def evidence(self, moment: Moment) -> Evidence:
-        """All observations that a task at this time has."""
+    def at(self, task_time: TaskTime) -> Conditioning:
+        """All observations that a task at this time may use."""
         context, places = {}, {}
-        for name, held in self.setting.contexts.items():
+        for name, variables in self._variables.items():
+            there, source = variables.available(task_time), variables.source
+            rows = there.complete
+            observed = there.observations(rows, task_time)
+            points = self.assembler.points(source, variables.variables, [observed])
+            if points.mask is not None:  # outside of the grid
+                inside = points.mask[0]
+                self.unusable.observations += int((~inside).sum())
+                points, rows = points.select(inside), rows[inside.numpy()]
+                points = PointSet(points.x, points.y, None, points.features)
+            location = source.places(rows)
+            context[name] = points.to(self.model.device)
+            places[name] = unit_vectors(source.lat[location], source.lon[location])
+        found = Conditioning(context, places)
+        if found.empty:
+            self.unusable.empty.append("all" if task_time is None else show(task_time))
+        return found
+
+    @cached_property
+    def _variables(self) -> dict[str, SourceVariables]:
+        """What each context set holds that is in the data."""
+        found = {}
+        for name, held in self.spec.contexts.items():
             source = self.data.sources.get(held.source)
             if source is None or not set(held.variables) <= set(source.names):
                 continue
-            rows, values = self._observed(source, held, moment)
-            chosen = [Chosen(rows, values, moment)]
-            points = self.assembler.points(source, held.variables, chosen)
-            there = source.places(rows)
-            if self.network.grid is not None:
-                inside = self.network.grid.covers(points.x[0])
-                if not inside.all():
-                    self.beyond.observations += int((~inside).sum())
-                    points, there = points.select(inside), there[inside.numpy()]
-            context[name] = points.to(self.device)
-            places[name] = on_sphere(source.lat[there], source.lon[there])
-        made = Evidence(context, places)
-        if made.empty:
-            self.beyond.empty.append("all" if moment is None else show(moment))
-        return made
+            window = Window.parse(held.window or self.spec.window)
+            kept = self.data.context_places.get(held.source)
+            variables = SourceVariables.of(self.data, name, held.source, window, kept)
+            found[name] = replace(variables, variables=held.variables)
+        return found
 
     def sets_of(self, variable: str) -> tuple[str, ...]:
         """The context sets that hold a variable of the target."""
         return tuple(
             name
-            for name, held in self.setting.contexts.items()
-            if held.source == self.setting.target_source and variable in held.variables
+            for name, held in self.spec.contexts.items()
+            if held.source == self.spec.target_source and variable in held.variables
         )
 
-    def complete(self, evidence: Evidence, like: PointSet) -> dict[str, PointSet]:
-        """All sets that the network knows, checked."""
-        self.network.check(Task(evidence.context, like))
-        return self.network.signature.complete(evidence.context, like)
+    def complete(self, conditioning: Conditioning, like: PointSet) -> dict[str, PointSet]:
+        """All context sets of the network, checked; missing ones are empty."""
+        network = self.model.network
+        network.check(Task(conditioning.context, like))
+        return network.signature.complete(conditioning.context, like)
 
     def known(self, query: Query) -> dict[str, np.ndarray]:
-        """Static features that a query brings along."""
-        told = {name: query.known(name) for name in self.setting.statics}
-        return {name: values for name, values in told.items() if values is not None}
+        """Static features that come with a query."""
+        given = {name: query.known(name) for name in self.spec.statics}
+        return {name: values for name, values in given.items() if values is not None}
 
     def targets(
         self,
         query: Query,
         known: Mapping[str, np.ndarray],
         rows: np.ndarray,
-        moment: Moment,
+        task_time: TaskTime,
         *,
         count: bool = True,
     ) -> PointSet:
-        """Points of a query, masked where the model has no answer."""
+        """Rows of a query, masked where the model cannot predict."""
         time = None if query.time is None else query.time[rows]
-        if time is None and moment is not None:
-            time = np.full(len(rows), moment + duration(self.setting.lead))
+        if time is None and task_time is not None:
+            time = np.full(len(rows), task_time + duration(self.spec.lead))
         own = {name: values[rows] for name, values in known.items()}
-        points = self.assembler.query(query.lat[rows], query.lon[rows], time, moment, own)
-        there = torch.ones(points.x.shape[:2], dtype=torch.bool)
-        there = there if points.mask is None else points.mask
-        grid = self.network.grid
-        inside = there if grid is None else there & grid.covers(points.x)
+        points = self.assembler.query(query.lat[rows], query.lon[rows], time, task_time, own)
         if count:
-            self.beyond.points += len(rows)
-            self.beyond.unknown += int((~there).sum())
-            self.beyond.outside += int((there & ~inside).sum())
-        if not inside.all():
-            points = PointSet(points.x, None, inside, points.features)
-        return points.to(self.device)
-
-    def _observed(
-        self, source: Source, held: ContextSet, moment: Moment
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of a set whose variables and static features are there, and its values."""
-        start, stop = None, None
-        if moment is not None:
-            start, stop = Window.parse(held.window or self.setting.window).around(moment)
-            if self.data.period is not None:
-                start, stop = max(start, self.data.period[0]), min(stop, self.data.period[1])
-        first, last = source.rows(start, stop)
-        rows = np.arange(first, last)
-        values = source.values(first, last)[:, source.index(held.variables)]
-        places = source.places(rows)
-        there = np.isfinite(values).all(1)
-        there &= np.isfinite(self.data.still_at(source.name)[places]).all(1)
-        allowed = self.data.context_places.get(source.name)
-        if allowed is not None:
-            there &= allowed[places]
-        return rows[there], values[there]
+            usable = len(rows) if points.mask is None else int(points.mask.sum())
+            unknown = 0
+            if points.features is not None:
+                unknown = int((~points.features.isfinite().all(-1)).sum())
+            self.unusable.points += len(rows)
+            self.unusable.unknown += unknown
+            self.unusable.outside += len(rows) - usable - unknown
+        return points.to(self.model.device)
 
 
-def fresh(setting: Setting, sources: Mapping[str, Data], static: Static = None) -> Dataset:
-    """A dataset of new data for a model: its features, and whichever of its sources there are."""
+def dataset_of(spec: TaskSpec, sources: Mapping[str, Data], static: Static = None) -> Dataset:
+    """A dataset of fresh sources, with the model's features."""
     if not sources:
         raise ValueError(
-            f"A context must have at least one source of "
-            f"{sorted({held.source for held in setting.contexts.values()})}, got none."
+            "The context is empty; give at least one source of "
+            f"{sorted({held.source for held in spec.contexts.values()})}."
         )
     opened = {
         name: open_data(data) if isinstance(data, str | os.PathLike) else data
         for name, data in sources.items()
     }
-    if static is None and setting.statics:
-        static = {name: f"{_owner(name, opened)}.{name}" for name in setting.statics}
-    wanted = setting.target_source if setting.target_source in opened else next(iter(opened))
-    return Dataset(opened, target=wanted, static=static, features=setting.computed)
+    if static is None and spec.statics:
+        static = {name: f"{_owner(name, opened)}.{name}" for name in spec.statics}
+    wanted = spec.target_source if spec.target_source in opened else next(iter(opened))
+    return Dataset(opened, target=wanted, static=static, features=spec.computed)
 
 
-def on_sphere(
-    lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
-) -> Float[np.ndarray, "n 3"]:
-    """Places as unit vectors."""
-    phi, turn = np.deg2rad(lat), np.deg2rad(lon)
-    return np.stack([np.cos(phi) * np.cos(turn), np.cos(phi) * np.sin(turn), np.sin(phi)], -1)
+def area(grid: Grid | None) -> str:
+    """The area that a model covers, in words."""
+    assert grid is not None
+    spans = [f"{a.name} {a.low:g} to {a.high:g}" for a in grid.axes if not a.periodic]
+    return f"the model's grid ({', '.join(spans)})"
 
 
 def _ms(length: np.timedelta64) -> int:
@@ -341,41 +327,34 @@ def _owner(feature: str, sources: Mapping[str, Any]) -> str:
         if feature in (data.columns if isinstance(data, pd.DataFrame) else columns):
             return name
     raise ValueError(
-        f"The model was trained with the static feature {feature!r}, so that it must be given: "
+        f"The static feature {feature!r}, which the model was trained with, is missing; give "
         f"static={{{feature!r}: ...}}, or a column of that name in a source."
     )
 
 
-def _require_sets(setting: Setting, data: Dataset) -> None:
-    """At least one context set must be there; columns that are missing are told."""
+def _require_sets(spec: TaskSpec, data: Dataset) -> None:
+    """Raise without any context set of the model; warn of missing variables and other units."""
     missing, there = [], 0
-    for held in setting.contexts.values():
+    for held in spec.contexts.values():
         source = data.sources.get(held.source)
         lacking = set(held.variables) - set(() if source is None else source.names)
         there += not lacking
         if source is not None:
             missing += [f"{held.source}.{name}" for name in sorted(lacking)]
-    wanted = sorted({f"{s.source}.{v}" for s in setting.contexts.values() for v in s.variables})
+    wanted = sorted({f"{s.source}.{v}" for s in spec.contexts.values() for v in s.variables})
     if not there:
+        found = sorted(f"{s.name}.{v}" for s in data.sources.values() for v in s.names)
         raise ValueError(
-            f"The context must hold something that the model was trained with, of {wanted}, got "
-            f"{sorted(f'{s.name}.{v}' for s in data.sources.values() for v in s.names)}."
+            f"The context has {found}, but nothing that the model was trained with: {wanted}."
         )
     units = [
-        f"{key} is in {unit!r}, but was in {setting.units[key]!r} when the model was trained"
+        f"{key} is in {unit!r}, but was in {spec.units[key]!r} when the model was trained"
         for s in data.sources.values()
         for v in s.variables
         if (key := f"{s.name}.{v.name}") in wanted
-        and None not in (unit := v.units, setting.units.get(key))
-        and unit != setting.units[key]
+        and None not in (unit := v.units, spec.units.get(key))
+        and unit != spec.units[key]
     ]
-    told = [f"The context has no {', '.join(missing)}, which the model knows"] if missing else []
-    if told or units:
-        warnings.warn("; ".join([*told, *units]) + ".", DataWarning, stacklevel=5)
-
-
-def _area(grid: Grid | None) -> str:
-    """Where a model has answers, in words."""
-    assert grid is not None
-    spans = [f"{a.name} {a.low:g} to {a.high:g}" for a in grid.axes if not a.periodic]
-    return f"the model's grid ({', '.join(spans)})"
+    lack = [f"The context has no {', '.join(missing)}, which the model knows"] if missing else []
+    if lack or units:
+        warnings.warn("; ".join([*lack, *units]) + ".", DataWarning, stacklevel=5)

@@ -28,17 +28,19 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
+from gridtnp.contents import ModelContents
+from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
-from gridtnp.inference.conditioning import Evidence, Moment, Static, View, on_sphere
-from gridtnp.inference.prediction import Advance, attributes, bar, chosen_times, quiet, stamped
+from gridtnp.inference.conditioning import Conditioner, Conditioning, Static
+from gridtnp.inference.prediction import Advance, attributes, bar, chosen_times, stamped
 from gridtnp.inference.queries import Answer, Places, Query
 from gridtnp.inference.writers import growing
-from gridtnp.network.model import PIECE, NeuralProcess
+from gridtnp.network.model import PIECE
 from gridtnp.task import PointSet
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.observations import TaskTime
+from gridtnp.tasks.specification import TaskSpec
 
 SUBSET = 128
 """Points that are drawn one after the other."""
@@ -50,9 +52,7 @@ WAVES = 256
 
 
 def sample(
-    network: NeuralProcess,
-    setting: Setting,
-    normaliser: Normaliser,
+    model: ModelContents,
     n: int,
     context: Dataset | Mapping[str, Data],
     at: Places,
@@ -65,27 +65,28 @@ def sample(
     overwrite: bool = False,
     progress: bool = True,
 ) -> Answer | Path:
-    """What `GriddedTNP.sample` says."""
+    """See `GriddedTNP.sample`."""
     for number, what in ((n, "sample"), (subset, "point of the subset")):
         if number < 1:
             raise ValueError(f"There must be at least one {what}, got {number}.")
-    view = View.of(network, setting, normaliser, context, static)
-    _require_a_way_back(setting)
+    spec = model.spec
+    conditioner = Conditioner.of(model, context, static)
+    _require_a_way_back(spec)
     query, when = Query.of(at), chosen_times(times)
     if when is not None:
         query = query.at_times(when)
-    values = np.full((n, len(query.lat), len(setting.target)), np.nan)
-    known, moment = view.known(query), None
-    with quiet(network), bar(n * len(query.lat), "sampling", progress) as advance:
-        for number, (moment, rows) in enumerate(view.groups(query)):
+    values = np.full((n, len(query.lat), len(spec.target)), np.nan)
+    known, task_time = conditioner.known(query), None
+    with model.inference(), bar(n * len(query.lat), "sampling", progress) as advance:
+        for number, (task_time, rows) in enumerate(conditioner.groups(query)):
             luck = _Luck(seed, number)
-            draw = _Draw.of(view, query, known, moment, rows, subset, luck)
+            draw = _Draw.of(conditioner, query, known, task_time, rows, subset, luck)
             for samples in _batches(n, draw.size):
                 for some, made in draw.fields(samples, advance):
                     values[samples.start : samples.stop, some] = made
-    view.tell()
-    values = normaliser.restore(setting.target, values.reshape(-1, values.shape[-1]))
-    answer = _answer(view, query, values.reshape(n, len(query.lat), -1), moment)
+    conditioner.warn()
+    values = model.normaliser.restore(spec.target, values.reshape(-1, values.shape[-1]))
+    answer = _answer(conditioner, query, values.reshape(n, len(query.lat), -1), task_time)
     if to is None:
         return answer
     with growing(to, None, overwrite=overwrite) as file:
@@ -112,12 +113,12 @@ class _Luck:
 class _Draw:
     """All it takes to draw fields of one task."""
 
-    view: View
+    conditioner: Conditioner
     query: Query
     known: Mapping[str, np.ndarray]
-    moment: Moment
+    task_time: TaskTime
     rows: np.ndarray
-    evidence: Evidence
+    conditioning: Conditioning
     chosen: PointSet
     space: Float[np.ndarray, "n dx"]
     waves: Float[np.ndarray, "dx k"]
@@ -126,41 +127,47 @@ class _Draw:
     @classmethod
     def of(
         cls,
-        view: View,
+        conditioner: Conditioner,
         query: Query,
         known: Mapping[str, np.ndarray],
-        moment: Moment,
+        task_time: TaskTime,
         rows: np.ndarray,
         subset: int,
         luck: _Luck,
     ) -> _Draw:
         rng, space = luck.shared(), _space(query, rows)
         pool = rng.permutation(len(rows))[: 16 * subset]
-        points = view.targets(query, known, rows[pool], moment, count=False)
+        points = conditioner.targets(query, known, rows[pool], task_time, count=False)
         if points.mask is not None:
             usable = points.mask[0].cpu().numpy()
             pool, points = pool[usable], points.select(torch.from_numpy(usable))
             points = PointSet(points.x, None, None, points.features)
         order, width = spread(space[pool], subset)
         waves = rng.standard_normal((space.shape[1], WAVES)) / max(width / 2, 1e-9)
-        evidence, chosen = view.evidence(moment), points.select(torch.from_numpy(order))
-        return cls(view, query, known, moment, rows, evidence, chosen, space, waves, luck)
+        conditioning, chosen = conditioner.at(task_time), points.select(torch.from_numpy(order))
+        return cls(
+            conditioner, query, known, task_time, rows, conditioning, chosen, space, waves, luck
+        )
 
     @property
     def size(self) -> int:
-        return self.chosen.n + sum(points.n for points in self.evidence.context.values())
+        return self.chosen.n + sum(points.n for points in self.conditioning.context.values())
 
     def fields(self, samples: range, advance: Advance) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Points of the query, some at a time, and their values in every sample."""
-        network, number, outputs = self.view.network, len(samples), len(self.view.setting.target)
+        network, number, outputs = (
+            self.conditioner.model.network,
+            len(samples),
+            len(self.conditioner.spec.target),
+        )
         drawn = self._drawn(samples)
         encoding = network.encode(self._context(drawn))
         weights = self.luck.normal(samples, 1, (2 * WAVES, outputs))
         step = max(8 // number, 1) * PIECE
         for start in range(0, len(self.rows), step):
             some = self.rows[start : start + step]
-            target = self.view.targets(
-                self.query, self.known, some, self.moment, count=samples.start == 0
+            target = self.conditioner.targets(
+                self.query, self.known, some, self.task_time, count=samples.start == 0
             )
             made = network.decode(encoding, repeated(target, number))
             phase = self.space[start : start + step] @ self.waves
@@ -173,7 +180,7 @@ class _Draw:
 
     def _drawn(self, samples: range) -> Float[Tensor, "batch m dy"]:
         """Values at the chosen points, group after group, each given all before it."""
-        network, outputs = self.view.network, len(self.view.setting.target)
+        network, outputs = self.conditioner.model.network, len(self.conditioner.spec.target)
         luck = torch.from_numpy(self.luck.normal(samples, 0, (self.chosen.n, outputs)))
         drawn = self.chosen.x.new_zeros((len(samples), 0, outputs))
         while drawn.shape[1] < self.chosen.n:
@@ -187,16 +194,16 @@ class _Draw:
 
     def _context(self, drawn: Float[Tensor, "batch m dy"]) -> dict[str, PointSet]:
         """What was observed and, beside it, what was drawn."""
-        setting, number = self.view.setting, drawn.shape[0]
+        spec, number = self.conditioner.spec, drawn.shape[0]
         told = self.chosen.select(slice(0, drawn.shape[1]))
-        context = {k: repeated(points, number) for k, points in self.evidence.context.items()}
-        for name, variables in returning(setting).items():
-            columns = [setting.target_names.index(v) for v in variables]
+        context = {k: repeated(points, number) for k, points in self.conditioning.context.items()}
+        for name, variables in returning(spec).items():
+            columns = [spec.target_names.index(v) for v in variables]
             own = repeated(told, number)
             own = PointSet(own.x, drawn[..., columns], None, own.features)
             context[name] = joined(context[name], own) if name in context else own
-        complete = Evidence(context, self.evidence.places)
-        return self.view.complete(complete, repeated(self.chosen, number))
+        complete = Conditioning(context, self.conditioning.places)
+        return self.conditioner.complete(complete, repeated(self.chosen, number))
 
 
 def spread(places: Float[np.ndarray, "n dx"], number: int) -> tuple[np.ndarray, float]:
@@ -213,12 +220,12 @@ def spread(places: Float[np.ndarray, "n dx"], number: int) -> tuple[np.ndarray, 
     return np.array(order, int), width if np.isfinite(width) else 1.0
 
 
-def returning(setting: Setting) -> dict[str, tuple[str, ...]]:
+def returning(spec: TaskSpec) -> dict[str, tuple[str, ...]]:
     """The context sets that drawn values can go into, and the variables of each."""
     return {
         name: held.variables
-        for name, held in setting.contexts.items()
-        if held.source == setting.target_source and set(held.variables) <= set(setting.target_names)
+        for name, held in spec.contexts.items()
+        if held.source == spec.target_source and set(held.variables) <= set(spec.target_names)
     }
 
 
@@ -239,19 +246,19 @@ def joined(a: PointSet, b: PointSet) -> PointSet:
     return PointSet(torch.cat([a.x, b.x], 1), torch.cat([a.y, b.y], 1), None, features)
 
 
-def _require_a_way_back(setting: Setting) -> None:
+def _require_a_way_back(spec: TaskSpec) -> None:
     """Raise where drawn values cannot become observations for those that follow."""
-    if duration(setting.lead):
+    if duration(spec.lead):
         raise ValueError(
             "Joint samples need a model whose targets are of the time of its context, but this "
-            f"one predicts {setting.lead} ahead; use predict."
+            f"one predicts {spec.lead} ahead; use predict."
         )
-    covered = {name for variables in returning(setting).values() for name in variables}
-    lacking = sorted(set(setting.target_names) - covered)
+    covered = {name for variables in returning(spec).values() for name in variables}
+    lacking = sorted(set(spec.target_names) - covered)
     if lacking:
         raise ValueError(
             f"Joint samples need context sets of the target's variables alone, but {lacking} of "
-            f"source {setting.target_source!r} share theirs with others; train with all of them as "
+            f"source {spec.target_source!r} share theirs with others; train with all of them as "
             "targets, or leave the others out of the source."
         )
 
@@ -264,7 +271,7 @@ def _batches(n: int, size: int) -> Iterator[range]:
 
 def _space(query: Query, rows: np.ndarray) -> Float[np.ndarray, "n dx"]:
     """Where points are, to tell near from far; all times together are as wide as the area."""
-    places = on_sphere(query.lat[rows], query.lon[rows])
+    places = unit_vectors(query.lat[rows], query.lon[rows])
     if query.time is None or len(rows) < 2:
         return places
     time = query.time[rows].astype("datetime64[ms]").astype(np.float64)
@@ -279,14 +286,17 @@ def _numbers(values: Tensor) -> np.ndarray:
 
 
 def _answer(
-    view: View, query: Query, values: Float[np.ndarray, "batch n dy"], moment: Moment
+    conditioner: Conditioner,
+    query: Query,
+    values: Float[np.ndarray, "batch n dy"],
+    task_time: TaskTime,
 ) -> Answer:
     """A dimension `sample` for grids and arrays, a column per sample for tables."""
-    names, number = view.setting.target_names, len(values)
+    names, number = conditioner.spec.target_names, len(values)
     flat = {
         f"{name}_sample{i}": values[i, :, j] for j, name in enumerate(names) for i in range(number)
     }
-    about = {name: attributes(view, name, "sample") for name in names}
+    about = {name: attributes(conditioner, name, "sample") for name in names}
     if isinstance(query.form, tuple):
         given = query.answer(flat)
         assert isinstance(given, dict)
@@ -298,4 +308,4 @@ def _answer(
     shape, dims = (number, *query.dims.values()), ("sample", *query.dims)
     made = {k: (dims, values[..., j].reshape(shape), about[k]) for j, k in enumerate(names)}
     answer = answer.assign(made).assign_coords(sample=np.arange(number))
-    return stamped(answer, view.setting, query, moment)
+    return stamped(answer, conditioner.spec, query, task_time)

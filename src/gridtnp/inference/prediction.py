@@ -1,7 +1,7 @@
-"""Predictions anywhere: a query in, the same with a mean, a spread, quantiles and support out.
+"""Predictions anywhere: mean, standard deviation, quantiles and support in the form of the query.
 
-The context of each time is encoded once. The points are decoded in chunks, so that memory is
-bounded however many there are, and answers for many times can go straight to disk.
+The context of each time is encoded once. Points are decoded in chunks, so that memory is bounded,
+and predictions for many times can be written to disk time by time.
 """
 
 from __future__ import annotations
@@ -17,28 +17,26 @@ import torch
 import xarray as xr
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import nn
 
+from gridtnp.contents import ModelContents
+from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.reading import Data
 from gridtnp.data.sources import Variable
 from gridtnp.data.times import duration, to_times
-from gridtnp.inference.conditioning import Static, View, on_sphere
+from gridtnp.inference.conditioning import Conditioner, Static
 from gridtnp.inference.queries import Answer, Places, Query, attributes_of, column
 from gridtnp.inference.writers import growing
-from gridtnp.network.model import PIECE, NeuralProcess
-from gridtnp.tasks.specification import Setting
+from gridtnp.network.model import PIECE
+from gridtnp.tasks.specification import TaskSpec
 
 CHUNK = 8 * PIECE
-"""Points that are prepared and decoded at once."""
+"""Points assembled and decoded at once."""
 Advance = Callable[[int], None]
 
 
 def predict(
-    network: NeuralProcess,
-    setting: Setting,
-    normaliser: Normaliser,
+    model: ModelContents,
     context: Dataset | Mapping[str, Data],
     at: Places,
     *,
@@ -50,110 +48,110 @@ def predict(
     chunk: int = CHUNK,
     progress: bool = True,
 ) -> Answer | Path:
-    """What `GriddedTNP.predict` says."""
+    """See `GriddedTNP.predict`."""
     if chunk < 1:
-        raise ValueError(f"A chunk must hold at least one point, got {chunk}.")
+        raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
     whats = ["mean", "std", *quantiles]
-    for name in setting.target_names:
-        _ = [column(name, what) for what in whats]  # a wrong quantile is told at once
-    view = View.of(network, setting, normaliser, context, static)
+    for name in model.spec.target_names:
+        _ = [column(name, what) for what in whats]  # raises for impossible quantiles
+    conditioner = Conditioner.of(model, context, static)
     query, when = Query.of(at), chosen_times(times)
     total = len(query.lat) * (1 if when is None else len(when))
     step = -(-chunk // PIECE) * PIECE  # whole pieces: the same numbers whatever the chunk
-    with quiet(network), bar(total, "predicting", progress) as advance:
+    with model.inference(), bar(total, "predicting", progress) as advance:
         if to is None:
             whole = query if when is None else query.at_times(when)
-            answer = _answer(view, whole, quantiles, step, advance)
+            answer = _answer(conditioner, whole, quantiles, step, advance)
         else:
             pieces = query.by_time() if when is None else (query.at_times(t[None]) for t in when)
             dim = "time" if when is not None else query.time_dim
             with growing(to, dim, overwrite=overwrite) as file:
                 for piece in pieces:
-                    file.add(_answer(view, piece, quantiles, step, advance))
-                view.tell()
+                    file.add(_answer(conditioner, piece, quantiles, step, advance))
+                conditioner.warn()
             return file.path
-    view.tell()
+    conditioner.warn()
     return answer
 
 
 def _answer(
-    view: View, query: Query, quantiles: Sequence[float], step: int, advance: Advance
+    conditioner: Conditioner, query: Query, quantiles: Sequence[float], step: int, advance: Advance
 ) -> Answer:
-    """One query whole: encoded time by time, decoded chunk by chunk."""
-    setting, normaliser = view.setting, view.assembler.normaliser
-    assert normaliser is not None
+    """One query in memory: encoded time by time, decoded chunk by chunk."""
+    model = conditioner.model
+    spec, normaliser, network = model.spec, model.normaliser, model.network
     whats = ["mean", "std", *quantiles, "support"]
     columns = {
         column(name, what): np.full(len(query.lat), np.nan)
-        for name in setting.target_names
+        for name in spec.target_names
         for what in whats
     }
-    known, moment = view.known(query), None
-    for moment, rows in view.groups(query):
-        evidence, encoding = view.evidence(moment), None
+    known, task_time = conditioner.known(query), None
+    for task_time, rows in conditioner.groups(query):
+        conditioning, encoding = conditioner.at(task_time), None
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            target = view.targets(query, known, some, moment)
+            target = conditioner.targets(query, known, some, task_time)
             if encoding is None:
-                encoding = view.network.encode(view.complete(evidence, target))
-            made = view.network.decode(encoding, target)
+                encoding = network.encode(conditioner.complete(conditioning, target))
+            made = network.decode(encoding, target)
             there = slice(None) if target.mask is None else target.mask[0].cpu().numpy()
             results: dict[str | float, np.ndarray] = {
-                "mean": normaliser.restore(setting.target, _numbers(made.mean)),
-                "std": _numbers(made.stddev) * normaliser.scale(setting.target),
+                "mean": normaliser.restore(spec.target, _numbers(made.mean)),
+                "std": _numbers(made.stddev) * normaliser.scale(spec.target),
             }
             for q in quantiles:
                 level = made.icdf(made.mean.new_full((), q))
-                results[q] = normaliser.restore(setting.target, _numbers(level))
-            places = on_sphere(query.lat[some], query.lon[some])[there]
-            for i, name in enumerate(setting.target_names):
+                results[q] = normaliser.restore(spec.target, _numbers(level))
+            places = unit_vectors(query.lat[some], query.lon[some])[there]
+            for i, name in enumerate(spec.target_names):
                 for what, values in results.items():
                     columns[column(name, what)][some[there]] = values[there, i]
-                near = evidence.distance(view.sets_of(name), places)
+                near = conditioning.distance(conditioner.sets_of(name), places)
                 columns[column(name, "support")][some[there]] = near
             advance(len(some))
     about = {
-        column(name, what): attributes(view, name, what)
-        for name in setting.target_names
+        column(name, what): attributes(conditioner, name, what)
+        for name in spec.target_names
         for what in whats
     }
     answer = query.answer(columns, about)
     if isinstance(answer, xr.Dataset):
-        answer = stamped(answer, setting, query, moment)
+        answer = stamped(answer, spec, query, task_time)
     return answer
 
 
 def chosen_times(times: Iterable[Any] | None) -> np.ndarray | None:
-    """Those asked for beside the places."""
+    """Times given beside the places."""
     if times is None:
         return None
     wanted = list(times)
     if not wanted:
-        raise ValueError("There must be at least one time to predict at, got times=[].")
+        raise ValueError("times=[] is empty; give at least one time, or leave it out.")
     return to_times(wanted, "times")
 
 
 def stamped(
-    answer: xr.Dataset, setting: Setting, query: Query, moment: np.datetime64 | None
+    answer: xr.Dataset, spec: TaskSpec, query: Query, task_time: np.datetime64 | None
 ) -> xr.Dataset:
-    """With the time for which it holds and, for a forecast, the time at which it was made."""
-    lead = duration(setting.lead)
-    if query.time is None and moment is not None and "time" not in answer.variables:
-        answer = answer.assign_coords(time=((), moment + lead, {"standard_name": "time"}))
+    """With its valid time and, for a forecast, its reference time."""
+    lead = duration(spec.lead)
+    if query.time is None and task_time is not None and "time" not in answer.variables:
+        answer = answer.assign_coords(time=((), task_time + lead, {"standard_name": "time"}))
     if lead and "time" in answer.coords:
         made = {"standard_name": "forecast_reference_time"}
         init = (answer["time"].dims, answer["time"].values - lead, made)
         answer = answer.assign_coords(init_time=init)
-        answer.attrs["lead_time"] = setting.lead
+        answer.attrs["lead_time"] = spec.lead
     return answer
 
 
-def attributes(view: View, name: str, what: str | float) -> dict[str, Any]:
-    """CF attributes of a result."""
+def attributes(conditioner: Conditioner, name: str, what: str | float) -> dict[str, Any]:
+    """CF attributes of a predicted variable."""
     if what == "support":
         return {"long_name": f"{name}: distance to the nearest observation", "units": "km"}
-    source = view.data.sources.get(view.setting.target_source)
-    units = view.setting.units.get(f"{view.setting.target_source}.{name}")
+    source = conditioner.data.sources.get(conditioner.spec.target_source)
+    units = conditioner.spec.units.get(f"{conditioner.spec.target_source}.{name}")
     variable = Variable(name, units)
     if source is not None and name in source.names:
         told = source.variable(name)
@@ -162,25 +160,13 @@ def attributes(view: View, name: str, what: str | float) -> dict[str, Any]:
 
 
 def _numbers(values: torch.Tensor) -> np.ndarray:
-    """Of the one task, in double precision."""
+    """The one task of a batch, in double precision."""
     return values[0].double().cpu().numpy()
 
 
 @contextmanager
-def quiet(network: nn.Module) -> Iterator[None]:
-    """As a network is used, not trained: without gradients; afterwards as before."""
-    training = network.training
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        network.train(training)
-
-
-@contextmanager
 def bar(total: int, what: str, wanted: bool) -> Iterator[Advance]:
-    """A progress bar where there is a terminal to see it."""
+    """A progress bar on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     shown = wanted and console.is_terminal

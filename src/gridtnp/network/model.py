@@ -59,7 +59,7 @@ class Signature:
     def complete(self, context: Mapping[str, PointSet], like: PointSet) -> dict[str, PointSet]:
         """All sources in the model's own order; those without observations are empty."""
         for name in context:
-            require_known(name, self.sources, "A context source must be one that the model knows")
+            require_known(name, self.sources, "source", "in the context")
         none = like.none(like.batch)
         return {
             name: context.get(name) or replace(none, y=none.x.new_zeros((like.batch, 0, dim_y)))

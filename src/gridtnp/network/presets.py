@@ -40,7 +40,7 @@ TENTH_RADIAN = (
 
 def preset(name: str) -> ModelConfig:
     """The configuration behind a row of the paper, e.g. `gp/swin-tnp-pt-64x64`."""
-    require_known(name, PRESETS, "A preset is named after a row of the paper's tables")
+    require_known(name, PRESETS, "preset")
     return PRESETS[name]
 
 

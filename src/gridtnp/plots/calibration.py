@@ -154,7 +154,7 @@ def _chosen(
     v, made = evaluation.index(variable), []
     known = [name for name in evaluation.forecasts if evaluation.has_spread(name, v)]
     for name in known if forecasts is None else forecasts:
-        require_known(name, known, "A forecast must be one that was evaluated and has a spread")
+        require_known(name, known, "forecast", "with a spread in this evaluation")
         forecast, colour = evaluation.forecasts[name], COLOURS[known.index(name) % len(COLOURS)]
         of = (evaluation.observed[:, v], forecast.mean[:, v], forecast.std[:, v])
         made.append((colour, name, of))

@@ -33,7 +33,7 @@ def maps(
     point. `time` chooses one of several times.
     """
     known = [str(name).removesuffix("_mean") for name in prediction if str(name).endswith("_mean")]
-    require_known(variable, known, "A map is of a variable that was predicted")
+    require_known(variable, known, "variable", "in this prediction")
     field = _Field.of(_at_time(prediction, time), variable)
     seen = None if stations is None else _Seen.of(stations, variable, field)
     compared = seen is not None and seen.observed is not None

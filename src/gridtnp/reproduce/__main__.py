@@ -60,7 +60,7 @@ def main(
     )
     options = parser.parse_args(arguments)
     for row in options.rows:
-        require_known(row, NAMES, "A row of the table is one of the model families")
+        require_known(row, NAMES, "row")
     if options.threads:
         torch.set_num_threads(options.threads)
     console = Console()

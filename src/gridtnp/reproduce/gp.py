@@ -43,19 +43,19 @@ from gridtnp.grid import Axis, Grid
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
 from gridtnp.network.presets import preset
+from gridtnp.recipes import Recipe
 from gridtnp.synthetic.covariances import SquaredExponential
 from gridtnp.synthetic.processes import (
-    Draw,
     GaussianProcess,
     Process,
     RankLimitedProcess,
+    SyntheticBatch,
     draw_at,
     stream,
 )
 from gridtnp.task import Task
 from gridtnp.training.checkpoints import weights_of
 from gridtnp.training.loop import Progress, train
-from gridtnp.training.recipes import Recipe
 from gridtnp.training.run_folder import commit
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
@@ -130,7 +130,7 @@ def scale_for(name: str, length_scale: float, **recipe: int) -> Scale:
     Except at full scale, which is the paper's, a cell is no wider than a length-scale: what happens
     within one is then easily told.
     """
-    require_known(name, SCALES, "A scale of the experiment is known by name")
+    require_known(name, SCALES, "scale")
     scale = SCALES[name]
     scale = replace(scale, recipe=replace(scale.recipe, **recipe))
     if name == "full":
@@ -144,7 +144,7 @@ def configuration(row: str, scale: Scale) -> ModelConfig:
 
     The paper's own at full scale, a narrower one on fewer cells elsewhere.
     """
-    require_known(row, NAMES, "A row of the table is one of the model families")
+    require_known(row, NAMES, "row")
     if scale.dim == SCALES["full"].dim:
         config = preset(PRESETS_OF_ROWS[row])
         return config.relative() if row.endswith("relative") else config
@@ -200,21 +200,21 @@ def tasks_from(process: Process, scale: Scale, start: int) -> Iterator[Task]:
         start += 1
 
 
-def unseen(process: Process, count: int, seed: int = TEST_SEED) -> list[Draw]:
+def unseen(process: Process, count: int, seed: int = TEST_SEED) -> list[SyntheticBatch]:
     return [draw_at(process, seed, index, 1) for index in range(count)]
 
 
 @torch.no_grad()
-def scores(model: NeuralProcess, draws: Sequence[Draw]) -> list[float]:
+def scores(model: NeuralProcess, draws: Sequence[SyntheticBatch]) -> list[float]:
     """The mean log-density of every task's targets."""
     return [_score(model.eval()(draw.task), draw) for draw in draws]
 
 
-def oracle_scores(draws: Sequence[Draw], reach: float | None = None) -> list[float]:
+def oracle_scores(draws: Sequence[SyntheticBatch], reach: float | None = None) -> list[float]:
     return [_score(draw.posterior(reach=reach), draw) for draw in draws]
 
 
-def _score(distribution: torch.distributions.Distribution, draw: Draw) -> float:
+def _score(distribution: torch.distributions.Distribution, draw: SyntheticBatch) -> float:
     assert draw.task.target.y is not None
     return distribution.log_prob(draw.task.target.y.double()).mean().item()
 
@@ -356,7 +356,7 @@ def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
         path.stem.removeprefix("gp-"): path
         for path in Path(__file__).parent.glob("gp-*.safetensors")
     }
-    require_known(f"{length_scale:g}", paths, "A trained model is there for some length-scales")
+    require_known(f"{length_scale:g}", paths, "length-scale", "of the trained models")
     tensors, about = read_tensors(paths[f"{length_scale:g}"])
     config = ModelConfig.model_validate_json(about["config"])
     model = build_model(on_square(config, half))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gridtnp.reproduce.gp import NAMES, configuration, load_row, measure_times, scale_of, unseen
-from gridtnp.synthetic.processes import SOURCE, Draw
+from gridtnp.synthetic.processes import SOURCE, SyntheticBatch
 
 MARKS = {"swin": "s", "vitnp": "^", "convcnp": "D"}
 """Of families in a figure."""
@@ -154,7 +154,7 @@ def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]
         places = torch.linspace(-scale.half, scale.half, size)
         at = torch.stack(torch.meshgrid(places, places, indexing="ij"), -1).flatten(0, 1)
         task = type(draw.task)(draw.task.context, type(draw.task.target)(at.unsqueeze(0)))
-        panels = [("exact posterior", Draw(task, draw.kernels, draw.noise).posterior())]
+        panels = [("exact posterior", SyntheticBatch(task, draw.kernels, draw.noise).posterior())]
         for r in sorted(chosen, key=gap)[:3]:
             folder = out / f"{r['row']}-{length_scale:g}-exact"
             model = load_row(configuration(r["row"], scale), folder)

@@ -42,11 +42,11 @@ LengthScale = Scale | tuple[Scale, ...]
 """One for all axes, or one per axis."""
 
 
-class Kernel(ABC):
+class Covariance(ABC):
     """A stationary covariance function."""
 
     @abstractmethod
-    def drawn(self, generator: torch.Generator) -> Kernel:
+    def drawn(self, generator: torch.Generator) -> Covariance:
         """One definite kernel of those that this one stands for."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Kernel(ABC):
 
 
 @dataclass(frozen=True)
-class _Scaled(Kernel):
+class _Scaled(Covariance):
     """A kernel with length-scales, and a variance."""
 
     length_scale: LengthScale
@@ -95,7 +95,7 @@ class _Scaled(Kernel):
         if not 0 < self.variance < math.inf:
             raise ValueError(f"The variance of a kernel must be positive, got {self.variance}.")
 
-    def drawn(self, generator: torch.Generator) -> Kernel:
+    def drawn(self, generator: torch.Generator) -> Covariance:
         def one(s: Scale) -> float:
             return s.drawn(generator) if isinstance(s, LogUniform) else s
 
@@ -251,10 +251,10 @@ class Periodic(_Scaled):
 
 
 @dataclass(frozen=True)
-class Sum(Kernel):
+class Sum(Covariance):
     """Independent functions of several kernels added up, for example on two scales."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Covariance, ...]
 
     def __post_init__(self) -> None:
         if not self.kernels:
@@ -262,7 +262,7 @@ class Sum(Kernel):
         if any(isinstance(k, Periodic) for k in self.kernels):
             raise ValueError("A periodic kernel has a torus of its own and cannot be in a sum.")
 
-    def drawn(self, generator: torch.Generator) -> Kernel:
+    def drawn(self, generator: torch.Generator) -> Covariance:
         return Sum(tuple(k.drawn(generator) for k in self.kernels))
 
     def covariance(
@@ -293,12 +293,12 @@ class Sum(Kernel):
 class OneOf:
     """Every task has one of several kernels, each as likely as the others."""
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Covariance, ...]
 
     def __post_init__(self) -> None:
         if not self.kernels:
             raise ValueError("A choice of kernels needs at least one kernel, got none.")
 
-    def drawn(self, generator: torch.Generator) -> Kernel:
+    def drawn(self, generator: torch.Generator) -> Covariance:
         which = int(torch.randint(len(self.kernels), (), generator=generator))
         return self.kernels[which].drawn(generator)

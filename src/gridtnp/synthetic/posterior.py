@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal
 
-from gridtnp.synthetic.covariances import Kernel
+from gridtnp.synthetic.covariances import Covariance
 
 
 def posterior(
-    kernel: Kernel,
+    kernel: Covariance,
     noise: float,
     x: Float[Tensor, "n d"],
     y: Tensor,
@@ -63,7 +63,7 @@ def finite_rank_posterior(
 
 
 def _explain(
-    kernel: Kernel, noise: float, x: Tensor, y: Tensor, at: Tensor
+    kernel: Covariance, noise: float, x: Tensor, y: Tensor, at: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Mean, and how much of the variance the observations take away."""
     _check_memory(len(x), len(at))

@@ -19,11 +19,11 @@ from scipy.special import stdtrit
 from torch import Tensor
 from torch.distributions import Normal
 
-from gridtnp.synthetic.covariances import Kernel, LogUniform, OneOf
+from gridtnp.synthetic.covariances import Covariance, LogUniform, OneOf
 from gridtnp.synthetic.posterior import finite_rank_posterior, posterior
 from gridtnp.synthetic.spectral import lattice
 from gridtnp.task import PointSet, Task
-from gridtnp.tasks.prefetch import prepared
+from gridtnp.tasks.prefetch import prefetch
 
 SOURCE = "observations"
 Box = tuple[tuple[float, float], ...]
@@ -50,11 +50,11 @@ class StudentNoise:
 
 
 @dataclass(frozen=True)
-class Draw:
+class SyntheticBatch:
     """A batch of tasks, and how its functions came about."""
 
     task: Task
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[Covariance, ...] = ()
     noise: float = 0.0
     basis: Float[Tensor, "batch n r"] | None = None
 
@@ -116,7 +116,7 @@ class Process(ABC):
                 f"The noise must have a positive standard deviation, got {self.noise}."
             )
 
-    def draw(self, generator: torch.Generator, batch: int) -> Draw:
+    def draw(self, generator: torch.Generator, batch: int) -> SyntheticBatch:
         """A batch of tasks."""
         low, high = self.context if isinstance(self.context, tuple) else (self.context,) * 2
         seen = int(torch.randint(low, high + 1, (), generator=generator))
@@ -134,12 +134,12 @@ class Process(ABC):
         observations = PointSet(x[:, :seen], y[:, :seen])
         task = Task({SOURCE: observations}, PointSet(x[:, seen:], y[:, seen:]))
         noise = self.noise if not isinstance(self.noise, StudentNoise) else 0.0
-        return Draw(task, kernels, noise, basis)
+        return SyntheticBatch(task, kernels, noise, basis)
 
     @abstractmethod
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, "batch n"], tuple[Kernel, ...], Tensor | None]:
+    ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
         """Values without noise; the kernels and, if finite, the basis that they came from."""
 
 
@@ -147,11 +147,11 @@ class Process(ABC):
 class GaussianProcess(Process):
     """Exact samples, with the kernel's full variance."""
 
-    kernel: Kernel | OneOf
+    kernel: Covariance | OneOf
 
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, "batch n"], tuple[Kernel, ...], Tensor | None]:
+    ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
         kernels = tuple(self.kernel.drawn(generator) for _ in x)
         if len(set(kernels)) == 1:
             return lattice(kernels[0], self.box).draw(x, generator), kernels, None
@@ -171,12 +171,12 @@ class RankLimitedProcess(Process):
     twentieth at length-scale 0.1 and half at 0.5.
     """
 
-    kernel: Kernel
+    kernel: Covariance
     rank: int = 100
 
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, "batch n"], tuple[Kernel, ...], Tensor | None]:
+    ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
         kernels = tuple(self.kernel.drawn(generator) for _ in x)
         basis = torch.stack(
             [_lanczos_root(k, p, self.rank, generator) for k, p in zip(kernels, x, strict=True)]
@@ -197,7 +197,7 @@ class Sawtooth(Process):
 
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, "batch n"], tuple[Kernel, ...], Tensor | None]:
+    ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
         batch, _, axes = x.shape
         direction = torch.randn(batch, 1, axes, generator=generator)
         direction = direction / direction.norm(dim=-1, keepdim=True)
@@ -209,14 +209,14 @@ class Sawtooth(Process):
 
 def stream(
     process: Process, *, seed: int, batch: int, start: int = 0, workers: int = 1, ahead: int = 4
-) -> Iterator[Draw]:
+) -> Iterator[SyntheticBatch]:
     """Batches without end, made in the background; `start` skips as many without making them."""
-    yield from prepared(
+    yield from prefetch(
         lambda index: draw_at(process, seed, index, batch), start, workers=workers, ahead=ahead
     )
 
 
-def draw_at(process: Process, seed: int, index: int, batch: int) -> Draw:
+def draw_at(process: Process, seed: int, index: int, batch: int) -> SyntheticBatch:
     """The batch number `index` of a seed."""
     state = np.random.SeedSequence((seed, index)).generate_state(2, np.uint32)
     number = int(state[0]) << 32 | int(state[1])
@@ -224,7 +224,7 @@ def draw_at(process: Process, seed: int, index: int, batch: int) -> Draw:
 
 
 def _lanczos_root(
-    kernel: Kernel, x: Float[Tensor, "n d"], rank: int, generator: torch.Generator
+    kernel: Covariance, x: Float[Tensor, "n d"], rank: int, generator: torch.Generator
 ) -> Float[Tensor, "n r"]:
     """Q T^½ of so many steps of Lanczos on the covariance of the values at `x`, from a random
     start.

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gridtnp.synthetic.covariances import Kernel
+from gridtnp.synthetic.covariances import Covariance
 
 NEGLIGIBLE = 1e-6
 """Share of the variance that splines may get wrong."""
@@ -78,7 +78,7 @@ class Lattice:
 
 
 @functools.lru_cache(maxsize=8)
-def lattice(kernel: Kernel, box: tuple[tuple[float, float], ...]) -> Lattice:
+def lattice(kernel: Covariance, box: tuple[tuple[float, float], ...]) -> Lattice:
     """The coarsest lattice with a negligible error, or the finest one allowed."""
     extent = [high - low for low, high in box]
     periods = kernel.periods(extent, NEGLIGIBLE)
@@ -97,7 +97,7 @@ def lattice(kernel: Kernel, box: tuple[tuple[float, float], ...]) -> Lattice:
 
 
 def _amplitudes(
-    kernel: Kernel, shape: Sequence[int], periods: Sequence[float]
+    kernel: Covariance, shape: Sequence[int], periods: Sequence[float]
 ) -> tuple[Tensor, float, float]:
     """Of all modes; the variance of those beyond the lattice; and what splines get wrong."""
     waves = []

@@ -1,11 +1,11 @@
-"""Chosen observations, or places to predict at, become a `PointSet`: the model's coordinates,
+"""Observations observations, or places to predict at, become a `PointSet`: the model's coordinates,
 values and features in their order, normalised, filled up and masked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,50 +18,45 @@ from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.sources import Source
 from gridtnp.data.times import HOUR
 from gridtnp.errors import require_known
+from gridtnp.grid import Grid
 from gridtnp.task import PointSet
-
-
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Rows of a source that a task at `time` has, and the values of its variables there."""
-
-    rows: np.ndarray
-    values: np.ndarray
-    time: np.datetime64 | None
+from gridtnp.tasks.observations import Observations, TaskTime
 
 
 @dataclass(frozen=True, eq=False)
 class Assembler:
-    """Makes points of one model: `coordinates` are the axes of its grid.
+    """Makes the points of one model: `coordinates` are the axes of its grid.
 
-    Time is in hours from the task's own time. With a normaliser, values and static features have
-    about unit size.
+    Time is in hours from the task's time. With a `normaliser`, values and static features have
+    about unit size. With a `grid`, points outside of it are masked: a model neither sees nor
+    predicts them.
     """
 
     data: Dataset
     coordinates: tuple[str, ...]
     normaliser: Normaliser | None = None
+    grid: Grid | None = None
 
     def __post_init__(self) -> None:
         for name in self.coordinates:
-            require_known(name, ("time", "lat", "lon"), "A coordinate must be known")
+            require_known(name, ("time", "lat", "lon"), "coordinate")
 
     def points(
-        self, source: Source, variables: Sequence[str], chosen: Sequence[Chosen]
+        self, source: Source, variables: Sequence[str], tasks: Sequence[Observations]
     ) -> PointSet:
-        """One batch, a task for each entry of `chosen`; short ones are filled up and masked."""
+        """One batch of tasks, padded to the longest and masked."""
         keys = [f"{source.name}.{name}" for name in variables]
-        counts = np.array([len(task.rows) for task in chosen])
-        shape = (len(chosen), int(counts.max(initial=0)))
+        counts = np.array([len(task.rows) for task in tasks])
+        shape = (len(tasks), int(counts.max(initial=0)))
         x = np.zeros((*shape, len(self.coordinates)), np.float32)
         y = np.zeros((*shape, len(variables)), np.float32)
         features = np.zeros((*shape, len(self.data.feature_names)), self._precision)
         everywhere, still = self._places[source.name], self._still[source.name]
         needs_times = self.data.computed or "time" in self.coordinates
-        for i, task in enumerate(chosen):
+        for i, task in enumerate(tasks):
             n, places = len(task.rows), source.places(task.rows)
             times = source.times_of(task.rows) if needs_times else None
-            # all indices are valid, and numpy is faster where it need not check them
+            # indices are valid; mode="clip" spares numpy the check
             np.take(everywhere, places, 0, out=x[i, :n], mode="clip")
             if "time" in self.coordinates and times is not None:
                 x[i, :n, self.coordinates.index("time")] = (times - task.time) / HOUR
@@ -81,28 +76,28 @@ class Assembler:
         if (counts < shape[1]).any():
             mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
         known = torch.from_numpy(features) if self.data.feature_names else None
-        return PointSet(torch.from_numpy(x), torch.from_numpy(y), mask, known)
+        return self._on_grid(PointSet(torch.from_numpy(x), torch.from_numpy(y), mask, known))
 
     def query(
         self,
         lat: Float[np.ndarray, " n"],
         lon: Float[np.ndarray, " n"],
         time: Shaped[np.ndarray, " n"] | None = None,
-        moment: np.datetime64 | None = None,
+        task_time: TaskTime = None,
         known: Mapping[str, Float[np.ndarray, " n"]] | None = None,
     ) -> PointSet:
-        """Any places, at their own times or at the task's own time `moment`, as a batch of one.
+        """Any places, at their own times or at the task's, as a batch of one.
 
-        `known` are static features that come with the places and win over the fields. Where a
-        static feature is not known, the point is masked.
+        `known` are static features that come with the places and take precedence over the fields.
+        Points where a static feature is unknown are masked.
         """
-        if time is None and moment is not None:
-            time = np.full(len(lat), moment)
+        if time is None and task_time is not None:
+            time = np.full(len(lat), task_time)
         columns = {"lat": lat, "lon": wrap(lon, self.data.west)}
         if "time" in self.coordinates:
-            if time is None or moment is None:
-                raise ValueError("Coordinate 'time' needs the time of the task, got none.")
-            columns["time"] = (time - moment) / HOUR
+            if time is None or task_time is None:
+                raise ValueError("The task has no time, which coordinate 'time' needs.")
+            columns["time"] = (time - task_time) / HOUR
         x = np.stack([columns[name] for name in self.coordinates], -1).astype(np.float32)
         features = self.data.features_at(lat, lon, time, known).astype(self._precision)
         if self.normaliser is not None and self.data.statics:
@@ -112,16 +107,24 @@ class Assembler:
         there = np.all(np.isfinite(features), axis=1)
         mask = None if there.all() else torch.from_numpy(there)[None]
         made = torch.from_numpy(features)[None] if self.data.feature_names else None
-        return PointSet(torch.from_numpy(x)[None], None, mask, made)
+        return self._on_grid(PointSet(torch.from_numpy(x)[None], None, mask, made))
+
+    def _on_grid(self, points: PointSet) -> PointSet:
+        if self.grid is None:
+            return points
+        inside = self.grid.covers(points.x)
+        if bool(inside.all()):
+            return points
+        return replace(points, mask=inside if points.mask is None else inside & points.mask)
 
     @property
     def _precision(self) -> type[np.floating]:
-        """Hours since 1970 need double precision."""
+        """Double precision where features hold hours since 1970."""
         return np.float64 if "hours" in self.data.computed else np.float32
 
     @cached_property
     def _places(self) -> dict[str, np.ndarray]:
-        """Coordinates of every source's places, longitudes in one range, times to be filled in."""
+        """Coordinates of the locations of every source; times are filled in later."""
         made = {}
         for name, s in self.data.sources.items():
             known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}

@@ -1,4 +1,4 @@
-"""Things made in the background, in order, so that whoever uses them never waits."""
+"""Prefetching: items made in background threads, delivered in order."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def prepared(
+def prefetch(
     make: Callable[[int], T], start: int = 0, *, workers: int = 1, ahead: int = 4
 ) -> Iterator[T]:
-    """`make(start)`, `make(start + 1)`, … without end, `ahead` of them before they are asked for.
+    """`make(start)`, `make(start + 1)`, … without end, up to `ahead` of them in advance.
 
     The order does not depend on the number of workers.
     """
     if workers < 1:
-        raise ValueError(f"At least one worker must make the tasks, got {workers}.")
+        raise ValueError(f"workers={workers}: at least one is needed.")
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[T]] = deque()
+        pending: deque[Future[T]] = deque()
         while True:
-            while len(waiting) < max(ahead, workers):
-                waiting.append(pool.submit(make, start))
+            while len(pending) < max(ahead, workers):
+                pending.append(pool.submit(make, start))
                 start += 1
-            yield waiting.popleft().result()
+            yield pending.popleft().result()

@@ -1,13 +1,13 @@
-"""Tasks drawn from a `Dataset`: at a time, some observations of every source, and what to predict.
+"""Tasks drawn from a `Dataset`: at each time, context from every source, and targets.
 
-The batch number `index` of a seed is always the same, whoever makes it and when; `stream` makes
+Batch number `index` of a seed is always the same, whoever draws it and when; `stream` prepares
 batches in the background.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -16,313 +16,270 @@ import numpy as np
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.sources import Source
 from gridtnp.data.times import Window, duration, show, to_time
+from gridtnp.grid import Grid
 from gridtnp.task import Task
-from gridtnp.tasks.assembly import Assembler, Chosen
-from gridtnp.tasks.prefetch import prepared
-from gridtnp.tasks.selection import Draw, Fraction, Pick, Rest, Whole
+from gridtnp.tasks.assembly import Assembler
+from gridtnp.tasks.observations import Available, Observations, SourceVariables
+from gridtnp.tasks.prefetch import prefetch
+from gridtnp.tasks.selection import Fraction, Rest, Selection, TaskRandom, Whole
 
 NOW = "[0h, 0h]"
 TRIES = 100
-"""Times without a single target that are skipped in a row before it is said that there are none."""
+"""Random times without a target that are skipped in a row before an error is raised."""
 
 
 @dataclass(frozen=True)
 class Context:
     """A context set: which observations of `of` (a source, or `"source.variable"`), and when.
 
-    Without `of` it is the one called as the set itself. Sets of one `group` choose the same places
-    of their source, and each has those where its own variables are there.
+    Without `of`, it is the source called like the set. Sets of one `group` select the same rows of
+    their source, and each keeps those where its own variables are observed.
     """
 
-    pick: Pick
+    selection: Selection
     window: str | None = None
     of: str | None = None
     group: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """A batch before it is assembled: for every task, what each context set and the target hold."""
+def default_context(
+    data: Dataset,
+    source: str,
+    selection: Selection | None = None,
+    *,
+    of: str | None = None,
+    window: str | None = None,
+) -> Context:
+    """The context set of a source where the user has not said otherwise.
 
-    context: Mapping[str, list[Chosen]]
-    target: list[Chosen]
-
-    def with_targets(self) -> Choice:
-        """Without the tasks that have no target."""
-        kept = [i for i, chosen in enumerate(self.target) if len(chosen.rows)]
-        context = {name: [chosen[i] for i in kept] for name, chosen in self.context.items()}
-        return Choice(context, [self.target[i] for i in kept])
-
-
-@dataclass(frozen=True)
-class _Set:
-    """A context set, or the targets, with all names resolved."""
-
-    name: str
-    source: Source
-    variables: tuple[str, ...]
-    pick: Pick
-    window: Window
-    allowed: np.ndarray | None
-    group: str | None = None
+    All of it; of the target's own source a random fraction, unless the targets are held out.
+    """
+    own = source == data.target_source
+    if selection is None:
+        partly = own and not data.held_out
+        selection = Fraction(0.05, 0.95, spare=True) if partly else Whole()
+    return Context(selection, window=window, of=of, group=source if own else None)
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """Rows of a source that a task may use, and the values of all rows from the first on.
-
-    `there` tells of all rows from the first on whether the wanted variables are there.
+class RawBatch:
+    """A batch before assembly, in the units of the data: for every task, what each context set and
+    the targets hold.
     """
 
-    allowed: np.ndarray
-    there: np.ndarray | None
-    first: int
-    values: np.ndarray
+    context: Mapping[str, list[Observations]]
+    target: list[Observations]
 
-    def complete(self, rows: np.ndarray) -> np.ndarray:
-        return rows if self.there is None else rows[self.there[rows - self.first]]
-
-    def at(self, rows: np.ndarray, of: _Set) -> np.ndarray:
-        """The values of a set's variables in some of the rows."""
-        picked = np.take(self.values, rows - self.first, 0)
-        columns = of.source.index(of.variables)
-        return picked if columns == list(range(picked.shape[1])) else picked[:, columns]
-
-    @cached_property
-    def usable(self) -> np.ndarray:
-        return self.complete(self.allowed)
+    def with_targets(self) -> RawBatch:
+        """Without the tasks that have no target."""
+        kept = [i for i, target in enumerate(self.target) if len(target.rows)]
+        context = {name: [tasks[i] for i in kept] for name, tasks in self.context.items()}
+        return RawBatch(context, [self.target[i] for i in kept])
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
     """Batches of tasks from a dataset.
 
-    Every task has a time. Its context is what was observed in `window` around it, set by set, and
-    its targets what is observed in `target_window` around `lead` later. `every` puts tasks at
-    regular times instead of the target's own. `coordinates` are the axes of the model's grid; time
-    is in hours from the task's time. With a normaliser, outputs and static features have about unit
-    size.
+    Every task has a time. Its context is what was observed in `window` around it, set by set; its
+    targets are what is observed in `target_window` around `lead` later. `every` places tasks at
+    regular times instead of the target's own. `coordinates` are the axes of the model's grid, with
+    time in hours from the task's time. With a `normaliser`, outputs and static features have about
+    unit size; with a `grid`, points outside of it are masked.
     """
 
     data: Dataset
-    context: Mapping[str, Pick | Context] | None = None
-    targets: Pick = field(default_factory=Rest)
+    context: Mapping[str, Selection | Context] | None = None
+    targets: Selection = field(default_factory=Rest)
     window: str = NOW
     target_window: str = NOW
     lead: str = "0h"
     every: str | None = None
     coordinates: tuple[str, ...] = ("lat", "lon")
     normaliser: Normaliser | None = None
+    grid: Grid | None = None
     batch: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise ValueError(f"A batch must hold at least one task, got {self.batch}.")
+            raise ValueError(f"batch={self.batch}: a batch needs at least one task.")
         times = self.times
         if times is None and "time" in self.coordinates:
             raise ValueError(
-                f"Coordinate 'time' needs times, but {self.data.target_source!r} has none."
+                f"Source {self.data.target_source!r} has no times, which coordinate 'time' needs."
             )
         if times is not None and not len(times):
             raise ValueError(
-                f"There must be at least one time for a task, but with lead {self.lead!r} and "
-                f"windows {self.window!r}, {self.target_window!r} part {self.data.part!r} has none."
+                f"Part {self.data.part!r} has no time for a task with lead {self.lead!r} and "
+                f"windows {self.window!r}, {self.target_window!r}."
             )
-        _ = self._sets, self._target, self.assembler  # a wrong name is told at once
+        _ = self._variables, self._target, self.assembler  # raises for unknown names
 
     # ---- tasks -----------------------------------------------------------------------------------
 
     @cached_property
     def times(self) -> np.ndarray | None:
         """The times that tasks can have."""
-        moments = self.data.times()
-        if moments is None or self.data.moment is not None:
-            return moments
+        valid = self.data.times()
+        if valid is None or self.data.task_time is not None:
+            return valid
         window, lead = Window.parse(self.target_window), duration(self.lead)
         if self.every is None:
-            times = moments - lead
+            times = valid - lead
         else:
             step = duration(self.every)
-            origin, low = np.datetime64(0, "ms"), moments[0] - lead - window.stop
+            origin, low = np.datetime64(0, "ms"), valid[0] - lead - window.stop
             low = origin + ((low - origin) // step) * step
-            times = np.arange(low, moments[-1] - lead - window.start + step, step)
-            first = np.searchsorted(moments, times + lead + window.start, side="left")
-            last = np.searchsorted(moments, times + lead + window.stop, side="left")
+            times = np.arange(low, valid[-1] - lead - window.start + step, step)
+            first = np.searchsorted(valid, times + lead + window.start, side="left")
+            last = np.searchsorted(valid, times + lead + window.stop, side="left")
             times = times[last > first]
         instant = np.timedelta64(1, "ms")
-        fits = (times >= moments[0]) & (times + lead + window.stop - instant <= moments[-1])
+        fits = (times >= valid[0]) & (times + lead + window.stop - instant <= valid[-1])
         return times[fits]
 
     @cached_property
     def assembler(self) -> Assembler:
-        """What makes points for the same model."""
-        return Assembler(self.data, self.coordinates, self.normaliser)
+        """Turns observations into the model's points."""
+        return Assembler(self.data, self.coordinates, self.normaliser, self.grid)
 
     def draw(self, index: int) -> Task:
-        """The batch number `index`."""
+        """Batch number `index`."""
         rng = np.random.default_rng([self.seed, index])
-        return self.assemble(self._required(self._choose(None, rng, index)))
+        return self.assemble(self._require_targets(self._select(None, rng, index)))
 
     def stream(self, start: int = 0, *, workers: int = 1, ahead: int = 4) -> Iterator[Task]:
-        """Batches without end from number `start` on, made in the background."""
-        yield from prepared(self.draw, start, workers=workers, ahead=ahead)
+        """Batches without end from number `start` on, prepared in the background."""
+        yield from prefetch(self.draw, start, workers=workers, ahead=ahead)
 
     def in_order(self) -> Iterator[Task]:
-        """Every time once, in order; times without targets are passed over."""
-        yield from map(self.assemble, self.choices())
+        """Every time once, in order; times without targets are skipped."""
+        yield from map(self.assemble, self.raw_batches())
 
-    def choices(self, times: np.ndarray | None = None) -> Iterator[Choice]:
-        """What the tasks of `in_order` are made of, or of those at some times."""
+    def raw_batches(self, times: np.ndarray | None = None) -> Iterator[RawBatch]:
+        """The tasks of `in_order`, or those at some times, before assembly."""
         times = self.times if times is None else times
         if times is None:
-            yield self._required(self._choose(None, np.random.default_rng([self.seed, 0]), 0))
+            rng = np.random.default_rng([self.seed, 0])
+            yield self._require_targets(self._select(None, rng, 0))
             return
         for index, start in enumerate(range(0, len(times), self.batch)):
             rng = np.random.default_rng([self.seed, index])
-            choice = self._choose(times[start : start + self.batch], rng, index)
-            kept = choice if self.data.moment is not None else choice.with_targets()
+            raw = self._select(times[start : start + self.batch], rng, index)
+            kept = raw if self.data.task_time is not None else raw.with_targets()
             if kept.target:
                 yield kept
 
     def at(self, time: Any) -> Task:
         """The one task at a time."""
         rng = np.random.default_rng([self.seed, 0])
-        return self.assemble(self._required(self._choose(np.array([to_time(time)]), rng, 0)))
+        raw = self._select(np.array([to_time(time)]), rng, 0)
+        return self.assemble(self._require_targets(raw))
 
-    def assemble(self, choice: Choice) -> Task:
+    def assemble(self, raw: RawBatch) -> Task:
         """A batch of tasks for the model."""
         context = {
-            of.name: self.assembler.points(of.source, of.variables, choice.context[of.name])
-            for of in self._sets
+            of.name: self.assembler.points(of.source, of.variables, raw.context[of.name])
+            for of in self._variables.values()
         }
         wanted = self._target
-        return Task(context, self.assembler.points(wanted.source, wanted.variables, choice.target))
+        return Task(context, self.assembler.points(wanted.source, wanted.variables, raw.target))
 
     # ---- how they are made -----------------------------------------------------------------------
 
     @cached_property
-    def _sets(self) -> tuple[_Set, ...]:
-        data = self.data
+    def _contexts(self) -> dict[str, Context]:
         if self.context is None:
-            pick = Whole() if data.held_out else Fraction(0.05, 0.95, spare=True)
-            some = Context(pick, group=data.target_source)
-            given = {
-                name: some if name.split(".")[0] == data.target_source else Context(Whole())
-                for name in data.contexts
-            }
-        else:
-            given = {
-                name: chosen if isinstance(chosen, Context) else Context(chosen)
-                for name, chosen in self.context.items()
-            }
-        sets = []
-        for name, context in given.items():
-            source, variables = data.variables_of(context.of or name)
-            window = Window.parse(context.window or self.window)
-            allowed = self._allowed(source, data.context_places.get(source.name))
-            made = _Set(name, source, variables, context.pick, window, allowed, context.group)
-            sets.append(made)
-        return tuple(sets)
+            names = {name: name.split(".")[0] for name in self.data.contexts}
+            return {name: default_context(self.data, source) for name, source in names.items()}
+        return {
+            name: given if isinstance(given, Context) else Context(given)
+            for name, given in self.context.items()
+        }
 
     @cached_property
-    def _target(self) -> _Set:
-        source = self.data.sources[self.data.target_source]
+    def _variables(self) -> dict[str, SourceVariables]:
+        """What each context set holds."""
+        found = {}
+        for name, context in self._contexts.items():
+            of, window = context.of or name, Window.parse(context.window or self.window)
+            kept = self.data.context_places.get(of.split(".")[0])
+            found[name] = SourceVariables.of(self.data, name, of, window, kept)
+        return found
+
+    @cached_property
+    def _target(self) -> SourceVariables:
+        data = self.data
         window, lead = Window.parse(self.target_window), duration(self.lead)
         shifted = Window(window.start + lead, window.stop + lead)
-        allowed = self._allowed(source, self.data.target_places)
-        return _Set("target", source, self.data.target_names, self.targets, shifted, allowed)
+        found = SourceVariables.of(data, "target", data.target_source, shifted, data.target_places)
+        return replace(found, variables=data.target_names)
 
-    def _allowed(self, source: Source, kept: np.ndarray | None) -> np.ndarray | None:
-        """Places that may be used: those of this part whose static features are known."""
-        known = np.all(np.isfinite(self.data.still_at(source.name)), axis=-1)
-        if known.all():
-            return kept
-        return known if kept is None else known & kept
-
-    def _available(self, of: _Set, time: np.datetime64 | None) -> _Rows:
-        """What a task at `time` may use."""
-        start, stop = (None, None) if time is None else of.window.around(time)
-        if start is not None and stop is not None and self.data.period is not None:
-            start, stop = max(start, self.data.period[0]), min(stop, self.data.period[1])
-        first, last = of.source.rows(start, stop)
-        values = of.source.values(first, last)
-        rows = np.arange(first, last)
-        if of.allowed is not None:
-            rows = rows[of.allowed[of.source.places(rows)]]
-        columns = of.source.index(of.variables)
-        if all(of.source.variables[i].missing == 0.0 for i in columns):
-            return _Rows(rows, None, first, values)
-        there = np.all(np.isfinite(values[:, columns]), axis=1)
-        return _Rows(rows, there, first, values)
-
-    def _choose(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> Choice:
+    def _select(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> RawBatch:
         if times is None:
             found = [self._time_with_targets(rng) for _ in range(self.batch)]
         else:
-            found = [(time, self._available(self._target, time)) for time in times]
-        moments = [time for time, _ in found]
-        of_batch = rng.random()
-        centres = [self._centre(rows.usable, rng) for _, rows in found]
+            found = [(time, self._target.available(time)) for time in times]
+        shared = rng.random()
+        centres = [self._centre(targets.complete, rng) for _, targets in found]
 
-        def luck(name: str) -> list[Draw]:
+        def randoms(name: str) -> list[TaskRandom]:
             own = np.random.default_rng([self.seed, index, crc32(name.encode())])
-            return [Draw(own, of_batch, centre) for centre in centres]
+            return [TaskRandom(own, shared, centre) for centre in centres]
 
         context, seen = {}, [np.zeros(0, int) for _ in found]
-        for of in self._sets:
-            chosen = []
-            for i, draw in enumerate(luck(of.group or of.name)):
-                rows = self._available(of, moments[i])
-                own = of.source is self._target.source
-                picked = of.pick.choose(
-                    of.source, rows.usable if of.group is None else rows.allowed, draw
-                )
-                if own and of.pick.spare:
-                    picked = _sparing(picked, found[i][1].usable, of_batch)
-                picked = picked if of.group is None else rows.complete(picked)
+        for name, given in self._contexts.items():
+            variables, tasks = self._variables[name], []
+            own = variables.source is self._target.source
+            for i, random in enumerate(randoms(given.group or name)):
+                time, targets = found[i]
+                there = variables.available(time)
+                candidates = there.complete if given.group is None else there.rows
+                rows = given.selection.select(variables.source, candidates, random)
+                if own and given.selection.spare:
+                    rows = _sparing(rows, targets.complete, shared)
+                rows = rows if given.group is None else there.complete_of(rows)
                 if own:
-                    seen[i] = np.concatenate([seen[i], picked])
-                chosen.append(Chosen(picked, rows.at(picked, of), moments[i]))
-            context[of.name] = chosen
+                    seen[i] = np.concatenate([seen[i], rows])
+                tasks.append(there.observations(rows, time))
+            context[name] = tasks
         target = []
-        for i, draw in enumerate(luck("target")):
-            rows = found[i][1]
-            usable = (
-                _without(rows.usable, seen[i]) if isinstance(self.targets, Rest) else rows.usable
-            )
-            picked = self.targets.choose(self._target.source, usable, draw)
-            target.append(Chosen(picked, rows.at(picked, self._target), moments[i]))
-        return Choice(context, target)
+        for i, random in enumerate(randoms("target")):
+            time, there = found[i]
+            unseen = isinstance(self.targets, Rest)
+            candidates = _without(there.complete, seen[i]) if unseen else there.complete
+            rows = self.targets.select(self._target.source, candidates, random)
+            target.append(there.observations(rows, time))
+        return RawBatch(context, target)
 
-    def _required(self, choice: Choice) -> Choice:
-        empty = [chosen for chosen in choice.target if not len(chosen.rows)]
-        if empty and self.data.moment is None:
+    def _require_targets(self, raw: RawBatch) -> RawBatch:
+        empty = [target for target in raw.target if not len(target.rows)]
+        if empty and self.data.task_time is None:
             when = "" if empty[0].time is None else f" at {show(empty[0].time)}"
             raise ValueError(
-                f"A task must have at least one target, but {self.targets} leaves none"
-                f"{when}; take fewer for the context."
+                f"{self.targets} leaves no target{when}; select fewer observations as context."
             )
-        return choice
+        return raw
 
-    def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, _Rows]:
+    def _time_with_targets(self, rng: np.random.Generator) -> tuple[Any, Available]:
         for _ in range(TRIES):
             time = None if self.times is None else self.times[rng.integers(len(self.times))]
-            rows = self._available(self._target, time)
-            if len(rows.usable) or self.data.moment is not None:
-                return time, rows
+            targets = self._target.available(time)
+            if len(targets.complete) or self.data.task_time is not None:
+                return time, targets
         raise ValueError(
-            f"A task must have at least one target, but {TRIES} random times of part "
-            f"{self.data.part!r} have no value of {list(self.data.target_names)}."
+            f"{TRIES} random times of part {self.data.part!r} have no value of "
+            f"{list(self.data.target_names)}; a task needs at least one target."
         )
 
     def _centre(self, rows: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-        luck = rng.random()
+        """The location of a random row."""
+        uniform = rng.random()
         if not len(rows):
             return 0.0, 0.0
-        source, one = self._target.source, int(luck * len(rows))
+        source, one = self._target.source, int(uniform * len(rows))
         place = int(source.places(rows[one : one + 1])[0])
         return float(source.lat[place]), float(source.lon[place])
 
@@ -331,8 +288,8 @@ def _without(rows: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return rows[~np.isin(rows, seen)] if len(seen) else rows
 
 
-def _sparing(picked: np.ndarray, wanted: np.ndarray, luck: float) -> np.ndarray:
-    """All that was picked, but one that is wanted where nothing else would be left of those."""
-    if not len(wanted) or len(_without(wanted, picked)):
-        return picked
-    return picked[picked != wanted[int(luck * len(wanted))]]
+def _sparing(rows: np.ndarray, targets: np.ndarray, uniform: float) -> np.ndarray:
+    """All rows, or all but one random target if no other target would be left."""
+    if not len(targets) or len(_without(targets, rows)):
+        return rows
+    return rows[rows != targets[int(uniform * len(targets))]]

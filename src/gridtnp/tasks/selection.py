@@ -1,4 +1,4 @@
-"""Which of the available observations a task gets: all, some, or those in or out of a region."""
+"""Which of the available observations a task uses: all, a random subset, or a region."""
 
 from __future__ import annotations
 
@@ -11,44 +11,48 @@ import numpy as np
 from gridtnp.data.sources import Source
 
 ROUNDING = 1e-6
-"""Of a share that should give a whole number."""
+"""Tolerance for a fraction that should give a whole number of observations."""
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
-    """The luck of one task: a generator, a number from 0 to 1 that all tasks of the batch share,
-    and the place that its regions are around.
+class TaskRandom:
+    """The random state of one task.
+
+    `shared` is one uniform number for all tasks of a batch, `centre` the (lat, lon) of its regions.
     """
 
     rng: np.random.Generator
-    of_batch: float
+    shared: float
     centre: tuple[float, float]
 
 
-class Pick(ABC):
-    """Chooses among the observations that a task may use."""
+class Selection(ABC):
+    """Selects from the observations that a task may use.
+
+    With `spare`, at least one observation is left to be a target.
+    """
 
     spare: bool = False
 
     @abstractmethod
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
-        """Some of the rows of a source."""
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:
+        """A subset of the rows of a source."""
 
 
 @dataclass(frozen=True)
-class Whole(Pick):
-    """All of them."""
+class Whole(Selection):
+    """All observations."""
 
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:  # noqa: ARG002
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:  # noqa: ARG002
         return rows
 
 
 @dataclass(frozen=True)
-class Fraction(Pick):
-    """A random share, itself random between `low` and `high`, at least one observation.
+class Fraction(Selection):
+    """A random fraction, uniform between `low` and `high`, at least one observation unless it is 0.
 
-    `per="batch"` gives all tasks of a batch, and all sources with this range, the same share: sets
-    of one size, as in the paper. With `spare`, it never takes all that could be targets.
+    `per="batch"` draws one fraction for all tasks of a batch and all sources with this range, so
+    that sets have equal sizes, as in the paper. With `spare`, at least one target is left.
     """
 
     low: float
@@ -59,20 +63,20 @@ class Fraction(Pick):
     def __post_init__(self) -> None:
         if not 0 <= self.low <= (self.low if self.high is None else self.high) <= 1:
             raise ValueError(
-                "A fraction must be from a low to a higher share between 0 and 1, got "
-                f"{self.low} and {self.high}."
+                f"Fraction({self.low}, {self.high}) is not a range within 0 to 1; give the lower "
+                "end first."
             )
 
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:  # noqa: ARG002
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:  # noqa: ARG002
         high = self.low if self.high is None else self.high
-        luck = draw.of_batch if self.per == "batch" else draw.rng.random()
-        share = self.low + (high - self.low) * luck
-        return _some(rows, int(np.ceil(share * len(rows) - ROUNDING)), draw.rng)
+        uniform = random.shared if self.per == "batch" else random.rng.random()
+        fraction = self.low + (high - self.low) * uniform
+        return _subset(rows, int(np.ceil(fraction * len(rows) - ROUNDING)), random.rng)
 
 
 @dataclass(frozen=True)
-class Count(Pick):
-    """So many at random, or a number between `low` and `high`; all if there are fewer."""
+class Count(Selection):
+    """A random subset of `low` to `high` observations; all if there are fewer."""
 
     low: int
     high: int | None = None
@@ -80,54 +84,55 @@ class Count(Pick):
     def __post_init__(self) -> None:
         if not 0 <= self.low <= (self.low if self.high is None else self.high):
             raise ValueError(
-                f"A count must be from a low to a higher number, got {self.low} and {self.high}."
+                f"Count({self.low}, {self.high}) is not a range of counts; give the lower end "
+                "first."
             )
 
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:  # noqa: ARG002
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:  # noqa: ARG002
         high = self.low if self.high is None else self.high
-        return _some(rows, int(draw.rng.integers(self.low, high + 1)), draw.rng)
+        return _subset(rows, int(random.rng.integers(self.low, high + 1)), random.rng)
 
 
 @dataclass(frozen=True)
-class Block(Pick):
-    """Those within `radius` degrees of the task's centre, a random place of the target."""
+class Block(Selection):
+    """Observations within `radius` degrees of the task's centre, the location of a random target."""
 
     radius: float
-    of: Pick = field(default_factory=Whole)
+    of: Selection = field(default_factory=Whole)
 
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:
         places = source.places(rows)
-        inside = within(source.lat[places], source.lon[places], draw.centre, self.radius)
-        return self.of.choose(source, rows[inside], draw)
+        inside = within(source.lat[places], source.lon[places], random.centre, self.radius)
+        return self.of.select(source, rows[inside], random)
 
 
 @dataclass(frozen=True)
-class Gap(Pick):
-    """Those outside of `radius` degrees around the task's centre: what `Block` leaves out."""
+class Gap(Selection):
+    """Observations farther than `radius` degrees from the task's centre: the rest of `Block`."""
 
     radius: float
-    of: Pick = field(default_factory=Whole)
+    of: Selection = field(default_factory=Whole)
 
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:
         places = source.places(rows)
-        inside = within(source.lat[places], source.lon[places], draw.centre, self.radius)
-        return self.of.choose(source, rows[~inside], draw)
+        inside = within(source.lat[places], source.lon[places], random.centre, self.radius)
+        return self.of.select(source, rows[~inside], random)
 
 
 @dataclass(frozen=True)
-class Rest(Pick):
-    """For targets: those that the task's context does not hold."""
+class Rest(Selection):
+    """For targets: observations that are not in the task's context."""
 
-    of: Pick = field(default_factory=Whole)
+    of: Selection = field(default_factory=Whole)
 
-    def choose(self, source: Source, rows: np.ndarray, draw: Draw) -> np.ndarray:
-        return self.of.choose(source, rows, draw)
+    def select(self, source: Source, rows: np.ndarray, random: TaskRandom) -> np.ndarray:
+        return self.of.select(source, rows, random)
 
 
 def within(
     lat: np.ndarray, lon: np.ndarray, centre: tuple[float, float], radius: float
 ) -> np.ndarray:
-    """Which places are within so many degrees of great circle."""
+    """Which locations are within `radius` degrees of great circle (haversine formula)."""
     phi, middle = np.deg2rad(lat), np.deg2rad(centre[0])
     turn = np.deg2rad(lon - centre[1])
     half = np.sin((phi - middle) / 2) ** 2
@@ -135,7 +140,7 @@ def within(
     return half <= np.sin(np.deg2rad(min(radius, 180.0)) / 2) ** 2
 
 
-def _some(rows: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
+def _subset(rows: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
     if number >= len(rows):
         return rows
     return rows[rng.choice(len(rows), number, replace=False, shuffle=False)]

@@ -1,7 +1,7 @@
-"""How a model's tasks are cut from data: names, windows and features, kept with the model.
+"""`TaskSpec`: how the tasks of a model are made from data; kept with the model.
 
-A `Setting` is taken from the training data once. Later data, fresh from a file or years older, must
-have the same names; then `sampler` and `assembler` make the model's tasks of them.
+It is taken from the training data once. Later data must have the same names; `sampler` and
+`assembler` then make the model's tasks from them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pydantic import Field
 from gridtnp.config import Part
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.grid import Grid
 from gridtnp.tasks.assembly import Assembler
-from gridtnp.tasks.sampling import NOW, Context, Sampler
-from gridtnp.tasks.selection import Fraction, Pick, Whole
+from gridtnp.tasks.sampling import NOW, Sampler, default_context
+from gridtnp.tasks.selection import Selection
 
 
 class ContextSet(Part):
-    """One context set of a model: the variables it holds, in their order, and its own window."""
+    """One context set of a model: its variables in order, and its own time window."""
 
     source: str
     variables: tuple[str, ...]
@@ -29,14 +30,14 @@ class ContextSet(Part):
 
     @property
     def of(self) -> str:
-        """As `Dataset` names it."""
+        """Its name in a `Dataset`: `"source"` or `"source.variable"`."""
         return self.source if len(self.variables) != 1 else f"{self.source}.{self.variables[0]}"
 
 
-class Setting(Part):
-    """Windows and names are those of `Sampler`; `target` holds `"source.variable"` names.
+class TaskSpec(Part):
+    """Names, time windows and features; see `Sampler`. `target` holds `"source.variable"` names.
 
-    `west` is where the circle of longitudes is cut.
+    `west` is the western end of the range of longitudes.
     """
 
     coordinates: tuple[str, ...]
@@ -59,8 +60,8 @@ class Setting(Part):
         coordinates: tuple[str, ...] = ("lat", "lon"),
         windows: Mapping[str, str] | None = None,
         **times: Any,
-    ) -> Setting:
-        """All that a dataset holds; `windows` are those of single context sets."""
+    ) -> TaskSpec:
+        """Everything in a dataset; `windows` are those of single context sets."""
         contexts = {}
         for name in data.contexts:
             source, variables = data.variables_of(name)
@@ -81,14 +82,14 @@ class Setting(Part):
             **times,
         )
 
-    def view(self, data: Dataset) -> Dataset:
-        """Data as the model sees them: longitudes cut where they were when it was trained."""
+    def aligned(self, data: Dataset) -> Dataset:
+        """The data with the features and longitudes that the model was trained with."""
         features = (*self.statics, *self.computed)
         given = (*data.statics, *data.computed)
         if given != features:
             raise ValueError(
-                f"The data must have the features that the model was trained with, "
-                f"{list(features)}, got {list(given)}; give them in this order: static=, features=."
+                f"The data have features {list(given)}, but the model was trained with "
+                f"{list(features)}; give them in this order: static=, features=."
             )
         if data.west == self.west:
             return data
@@ -108,23 +109,22 @@ class Setting(Part):
         self,
         data: Dataset,
         normaliser: Normaliser,
-        picks: Mapping[str, Pick] | None = None,
-        **choices: Any,
+        selection: Mapping[str, Selection] | None = None,
+        **options: Any,
     ) -> Sampler:
-        """Tasks of the model from a dataset; `choices` are those of `Sampler`.
+        """The sampler of the model's tasks; `options` are those of `Sampler`.
 
-        Where nothing is picked, the context is everything if the targets are held out; else it is a
-        random part of the target's own source and all of the others.
+        `selection` says which observations of a context set are used; see `default_context`.
         """
-        own = Whole() if data.held_out else Fraction(0.05, 0.95, spare=True)
-        context = {}
-        for name, held in self.contexts.items():
-            mine = held.source == self.target_source
-            pick = (picks or {}).get(name, own if mine else Whole())
-            group = held.source if mine else None
-            context[name] = Context(pick, window=held.window, of=held.of, group=group)
+        chosen = selection or {}
+        context = {
+            name: default_context(
+                data, held.source, chosen.get(name), of=held.of, window=held.window
+            )
+            for name, held in self.contexts.items()
+        }
         return Sampler(
-            self.view(data),
+            self.aligned(data),
             context,
             window=self.window,
             target_window=self.target_window,
@@ -132,8 +132,8 @@ class Setting(Part):
             every=self.every,
             coordinates=self.coordinates,
             normaliser=normaliser,
-            **choices,
+            **options,
         )
 
-    def assembler(self, data: Dataset, normaliser: Normaliser) -> Assembler:
-        return Assembler(self.view(data), self.coordinates, normaliser)
+    def assembler(self, data: Dataset, normaliser: Normaliser, grid: Grid | None) -> Assembler:
+        return Assembler(self.aligned(data), self.coordinates, normaliser, grid)

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gridtnp.files import read_tensors, write_tensors
-from gridtnp.training.recipes import Recipe, read_recipe
+from gridtnp.recipes import Recipe, read_recipe
 
 FORMAT = 1
 """Raised when older versions can no longer read what is written."""

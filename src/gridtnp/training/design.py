@@ -30,9 +30,10 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
+from gridtnp.recipes import Recipe, recipe
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import NOW
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 from gridtnp.training.distributed import count
 from gridtnp.training.grid_design import (
     extent_of,
@@ -41,7 +42,6 @@ from gridtnp.training.grid_design import (
     spans_time,
     time_axis,
 )
-from gridtnp.training.recipes import Recipe, recipe
 
 Size = Literal["tiny", "small", "medium", "large"]
 
@@ -69,7 +69,7 @@ DRAWS = 4
 """Batches that are looked at."""
 
 
-class Choices(Part):
+class ModelOptions(Part):
     """What may be said about a model of some data; None leaves it to the data.
 
     `grid` or else `cell` (degrees of latitude) say where its grid points are, `window` how many of
@@ -97,7 +97,7 @@ class Choices(Part):
     @field_validator("size")
     @classmethod
     def _known_size(cls, value: str) -> str:
-        require_known(value, SIZES, "A size of a model is known by name")
+        require_known(value, SIZES, "size")
         return value
 
     @field_validator("recipe")
@@ -109,11 +109,11 @@ class Choices(Part):
 
 
 @dataclass(frozen=True)
-class Decision:
+class Design:
     """All that a model of the data needs, why it is so, and one of its batches."""
 
     config: ModelConfig
-    setting: Setting
+    spec: TaskSpec
     normaliser: Normaliser
     recipe: Recipe
     reasons: tuple[tuple[str, str, str], ...]
@@ -121,52 +121,52 @@ class Decision:
 
     def __str__(self) -> str:
         width = max(len(what) for what, _, _ in self.reasons)
-        lines = [f"GriddedTNP to predict {', '.join(self.setting.target)}"]
+        lines = [f"GriddedTNP to predict {', '.join(self.spec.target)}"]
         lines += [f"  {what:<{width}}  {chosen}: {why}" for what, chosen, why in self.reasons]
         return "\n".join(lines)
 
 
-def decide(train: Dataset, choices: Choices, config: ModelConfig | None = None) -> Decision:
+def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = None) -> Design:
     """Choices for a training part; a `config` of one's own replaces those about the network."""
-    scale, device = SIZES[choices.size], device_here()
-    chosen = choices.recipe or scale.recipe
+    scale, device = SIZES[options.size], device_here()
+    chosen = options.recipe or scale.recipe
     made = recipe(chosen)
-    if choices.recipe is None and fast_in_bfloat16(device):
+    if options.recipe is None and fast_in_bfloat16(device):
         made = replace(made, precision="bfloat16")
-    setting = Setting.of(
+    spec = TaskSpec.of(
         train,
-        window=choices.context_window,
-        target_window=choices.target_window,
-        lead=choices.lead,
-        every=choices.every,
+        window=options.context_window,
+        target_window=options.target_window,
+        lead=options.lead,
+        every=options.every,
     )
-    through_time = spans_time(setting)
+    through_time = spans_time(spec)
     if config is not None:
-        setting = setting.model_copy(update={"coordinates": config.coordinates})
-    elif choices.grid is not None:
-        setting = setting.model_copy(update={"coordinates": choices.grid.names})
+        spec = spec.model_copy(update={"coordinates": config.coordinates})
+    elif options.grid is not None:
+        spec = spec.model_copy(update={"coordinates": options.grid.names})
     elif through_time:
-        setting = setting.model_copy(update={"coordinates": ("time", "lat", "lon")})
+        spec = spec.model_copy(update={"coordinates": ("time", "lat", "lon")})
     normaliser = Normaliser.fit(train)
-    sampler = setting.sampler(train, normaliser, batch=made.batch)
-    require_overlap(train, setting, sampler)
+    sampler = spec.sampler(train, normaliser, batch=made.batch)
+    require_overlap(train, spec, sampler)
     tasks = [sampler.draw(index) for index in range(DRAWS)]
-    _require_variety(setting, normaliser, tasks)
+    _require_variety(spec, normaliser, tasks)
     reasons: list[tuple[str, str, str]] = []
     if config is None:
-        config = _network(train, setting, choices, scale, tasks, reasons)
+        config = _network(train, spec, options, scale, tasks, reasons)
     else:
-        _require_fit(config, train, setting)
+        _require_fit(config, train, spec)
         reasons.append(("network", "as given", "its own configuration, the data's variables"))
-    units = [setting.units.get(name) or "no units" for name in setting.target]
-    spread = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(setting.target), units, strict=True)]
+    units = [spec.units.get(name) or "no units" for name in spec.target]
+    spread = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(spec.target), units, strict=True)]
     reasons += [
         ("normalisation", f"by {', '.join(spread)}", "mean and spread of the training part alone"),
         ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
         ("device", device.type, f"products in {made.precision}"),
         ("recipe", chosen if isinstance(chosen, str) else "as given", made.summary),
     ]
-    return Decision(config, setting, normaliser, made, tuple(reasons), tasks[0])
+    return Design(config, spec, normaliser, made, tuple(reasons), tasks[0])
 
 
 def device_here() -> torch.device:
@@ -181,22 +181,22 @@ def fast_in_bfloat16(device: torch.device) -> bool:
 
 def _network(
     train: Dataset,
-    setting: Setting,
-    choices: Choices,
+    spec: TaskSpec,
+    options: ModelOptions,
     scale: Scale,
     tasks: Sequence[Task],
     reasons: list[tuple[str, str, str]],
 ) -> ModelConfig:
-    points = observations(setting, tasks)
+    points = observations(spec, tasks)
     extent = extent_of(train)
-    grid, why = choices.grid, "as given"
+    grid, why = options.grid, "as given"
     side = 8 if scale.cells > 1024 and points > 2000 else 4
-    if choices.window is not None:
-        side = choices.window[-1]
+    if options.window is not None:
+        side = options.window[-1]
     if grid is None:
-        time = time_axis(train, setting) if "time" in setting.coordinates else None
+        time = time_axis(train, spec) if "time" in spec.coordinates else None
         grid = make_grid(
-            extent, points, most=scale.cells, window=side, cell=choices.cell, time=time
+            extent, points, most=scale.cells, window=side, cell=options.cell, time=time
         )
         held = points / (grid.axis("lat").size * grid.axis("lon").size)
         why = f"covers {extent}; {held:.2g} of about {points:,.0f} observations of a task in a cell"
@@ -204,14 +204,14 @@ def _network(
     shape = " × ".join(f"{a.size} {a.name}" for a in grid.axes)
     cells = " × ".join(f"{a.step:.3g}{' h' if a.name == 'time' else '°'}" for a in grid.axes)
     reasons.append(("grid", f"{shape}, cells of {cells}", why))
-    window = choices.window or tuple(_window(a.size, side) for a in grid.axes)
-    near = choices.neighbours or tuple(min(3, a.size) for a in grid.axes)
-    everywhere = any(grid.periodic) and choices.size in ("medium", "large")
-    positions: Positions = choices.positions or ("absolute" if everywhere else "relative")
-    several = len({held.source for held in setting.contexts.values()}) > 1
-    fusion = choices.fusion or ("multi" if several else "single")
-    dim, heads = choices.dim or scale.dim, choices.heads or scale.heads
-    layers = choices.layers or scale.layers
+    window = options.window or tuple(_window(a.size, side) for a in grid.axes)
+    near = options.neighbours or tuple(min(3, a.size) for a in grid.axes)
+    everywhere = any(grid.periodic) and options.size in ("medium", "large")
+    positions: Positions = options.positions or ("absolute" if everywhere else "relative")
+    several = len({held.source for held in spec.contexts.values()}) > 1
+    fusion = options.fusion or ("multi" if several else "single")
+    dim, heads = options.dim or scale.dim, options.heads or scale.heads
+    layers = options.layers or scale.layers
     reasons += [
         ("windows", " × ".join(map(str, window)), "they divide the grid and shift by half"),
         (
@@ -228,15 +228,15 @@ def _network(
             if fusion == "multi"
             else "all observations share one grid",
         ),
-        ("width", f"{dim} with {heads} heads, {layers} layers", f"size {choices.size!r}"),
+        ("width", f"{dim} with {heads} heads, {layers} layers", f"size {options.size!r}"),
     ]
     if train.feature_names:
         reasons.append(("features", ", ".join(train.feature_names), "known at every place"))
     return ModelConfig(
         coordinates=grid.names,
         features=train.feature_names,
-        sources={name: len(held.variables) for name, held in setting.contexts.items()},
-        dim_y=len(setting.target),
+        sources={name: len(held.variables) for name, held in spec.contexts.items()},
+        dim_y=len(spec.target),
         tokens=_tokens(grid, train.feature_names, positions),
         architecture=GriddedConfig(
             grid=grid,
@@ -248,13 +248,13 @@ def _network(
         ),
         dim=dim,
         heads=heads,
-        min_noise=0.01 if choices.min_noise is None else choices.min_noise,
+        min_noise=0.01 if options.min_noise is None else options.min_noise,
     )
 
 
-def observations(setting: Setting, tasks: Sequence[Task]) -> float:
+def observations(spec: TaskSpec, tasks: Sequence[Task]) -> float:
     """How many of the target's source a task has, context and targets together."""
-    own = [n for n, held in setting.contexts.items() if held.source == setting.target_source]
+    own = [n for n, held in spec.contexts.items() if held.source == spec.target_source]
     seen = [max((count(t.context[n]) for n in own), default=0) + count(t.target) for t in tasks]
     return sum(seen) / sum(t.target.batch for t in tasks)
 
@@ -276,9 +276,9 @@ def _window(size: int, side: int) -> int:
     return max(d for d in range(1, min(size, side) + 1) if size % d == 0)
 
 
-def _require_variety(setting: Setting, normaliser: Normaliser, tasks: Sequence[Task]) -> None:
+def _require_variety(spec: TaskSpec, normaliser: Normaliser, tasks: Sequence[Task]) -> None:
     values = torch.cat([t.target.y.flatten(0, 1) for t in tasks if t.target.y is not None])
-    for i, name in enumerate(setting.target):
+    for i, name in enumerate(spec.target):
         if normaliser.std[name] == 1.0 and bool((values[:, i].abs() < 1e-6).all()):
             raise ValueError(
                 f"A target must vary to be learned, but {name} is {normaliser.mean[name]:g} "
@@ -286,12 +286,12 @@ def _require_variety(setting: Setting, normaliser: Normaliser, tasks: Sequence[T
             )
 
 
-def _require_fit(config: ModelConfig, train: Dataset, setting: Setting) -> None:
-    wanted = {name: len(held.variables) for name, held in setting.contexts.items()}
+def _require_fit(config: ModelConfig, train: Dataset, spec: TaskSpec) -> None:
+    wanted = {name: len(held.variables) for name, held in spec.contexts.items()}
     pairs = (
         ("sources", dict(config.sources), wanted),
         ("features", config.features, train.feature_names),
-        ("outputs", config.dim_y, len(setting.target)),
+        ("outputs", config.dim_y, len(spec.target)),
     )
     for what, found, needed in pairs:
         if found != needed:

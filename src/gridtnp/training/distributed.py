@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from gridtnp.network.model import NeuralProcess
+from gridtnp.recipes import Recipe
 from gridtnp.task import PointSet, Task
 from gridtnp.training.optimisers import make_optimisers
-from gridtnp.training.recipes import Recipe
 
 
 def processes(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gridtnp.network.model import NeuralProcess
+from gridtnp.recipes import Recipe
 from gridtnp.task import Task
 from gridtnp.training.distributed import SummedLoss, targets_of
 from gridtnp.training.optimisers import make_optimisers
-from gridtnp.training.recipes import Recipe
 
 TRIALS = 2
 

@@ -20,20 +20,21 @@ from accelerate.tracking import (
 from accelerate.utils import broadcast_object_list
 
 from gridtnp.config import GriddedConfig
+from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
-from gridtnp.saving import Contents, save
+from gridtnp.recipes import Recipe, read_recipe
+from gridtnp.recipes import recipe as made
+from gridtnp.saving import save
 from gridtnp.task import Task
-from gridtnp.tasks.augmentation import moved
-from gridtnp.tasks.prefetch import prepared
+from gridtnp.tasks.augmentation import shifted
+from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
-from gridtnp.tasks.selection import Pick
+from gridtnp.tasks.selection import Selection
 from gridtnp.training.distributed import processes
 from gridtnp.training.estimates import estimate
 from gridtnp.training.loop import Progress, train
 from gridtnp.training.progress import Display
-from gridtnp.training.recipes import Recipe, read_recipe
-from gridtnp.training.recipes import recipe as made
 from gridtnp.training.run_folder import RunFolder
 
 VALIDATION = 64
@@ -45,26 +46,23 @@ Tracker = str | GeneralTracker
 
 
 def fit(
-    model: Contents,
+    model: ModelContents,
     data: Dataset,
     val: Dataset | None = None,
     *,
     recipe: Recipe | str | None = None,
-    chosen: Recipe | str = "default",
     minutes: float | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     seed: int = 0,
-    picks: Mapping[str, Pick] | None = None,
+    selection: Mapping[str, Selection] | None = None,
     trackers: Sequence[Tracker] = (),
     workers: int = 1,
     shard: bool = False,
     quiet: bool = False,
-) -> Progress:
-    """Train the model's network in place; see `GriddedTNP.fit`. `chosen` is the recipe that is
-    followed, and was told before, if there is no other.
-    """
-    wanted = made(chosen if recipe is None else recipe)
+) -> Recipe:
+    """Train the model's network in place; see `GriddedTNP.fit`. Returns the recipe followed."""
+    wanted = made(model.recipe if recipe is None else recipe)
     if resume and out is None:
         raise ValueError("To go on with a run, its folder must be known; give out='runs/...'.")
     _require_trackers(trackers, out)
@@ -75,12 +73,12 @@ def fit(
         run.require_same_data(data)
         free = recipe is None or minutes is not None
         wanted = _recipe_to_go_on_with(run, model, None if free else wanted, seed)
-    sampler = model.setting.sampler(data, model.normaliser, picks, batch=wanted.batch, seed=seed)
+    sampler = model.sampler(data, selection, batch=wanted.batch, seed=seed)
     if minutes is not None and not begun:
         wanted = _as_long_as(minutes, wanted, model, sampler, accelerator.device)
     validation = () if val is None else validation_tasks(model, val)
     main = accelerator.is_main_process
-    if main and not quiet and wanted != made(chosen):
+    if main and not quiet and wanted != made(model.recipe):
         print(f"recipe: {wanted.summary}")
     if run is not None and main and not begun:
         run.begin(_settings(model, wanted), data, seed)
@@ -100,9 +98,9 @@ def fit(
 
     try:
         with Display(wanted.steps, quiet=quiet or not main) as display:
-            done = train(
+            train(
                 model.network,
-                lambda start: prepared(_maker(model, sampler, seed), start, workers=workers),
+                lambda start: prefetch(_maker(model, sampler, seed), start, workers=workers),
                 wanted,
                 None if run is None else run.files,
                 validation=validation,
@@ -120,24 +118,24 @@ def fit(
         for tracker in accelerator.trackers:
             tracker.finish()
     if run is not None and main:
-        save(model, run.model)
+        save(replace(model, recipe=wanted), run.model)
     accelerator.wait_for_everyone()
-    return done
+    return wanted
 
 
-def _maker(model: Contents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
+def _maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
     """What makes the training task of a number."""
     a = model.config.architecture
     if not isinstance(a, GriddedConfig) or a.positions == "absolute":
         return sampler.draw
-    return lambda index: moved(
+    return lambda index: shifted(
         sampler.draw(index), a.grid, np.random.default_rng([seed, index, MOVES])
     )
 
 
-def validation_tasks(model: Contents, val: Dataset, batch: int = 8) -> list[Task]:
+def validation_tasks(model: ModelContents, val: Dataset, batch: int = 8) -> list[Task]:
     """The same ones every time."""
-    sampler = model.setting.sampler(val, model.normaliser, batch=batch, seed=0)
+    sampler = model.sampler(val, batch=batch, seed=0)
     if sampler.times is None or len(sampler.times) <= VALIDATION:
         return list(sampler.in_order())
     return [sampler.draw(index) for index in range(VALIDATION // batch)]
@@ -146,7 +144,7 @@ def validation_tasks(model: Contents, val: Dataset, batch: int = 8) -> list[Task
 def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] | None) -> None:
     """Raise for a name that is unknown, not installed, or has no folder to write to."""
     for name in (tracker for tracker in trackers if isinstance(tracker, str)):
-        require_known(name, LOGGER_TYPE_TO_CLASS, "A tracker must be one that accelerate knows")
+        require_known(name, LOGGER_TYPE_TO_CLASS, "tracker")
         if name not in map(str, get_available_trackers()):
             raise ValueError(
                 f"The tracker {name!r} must be installed, but it is not: pip install {name}."
@@ -158,13 +156,13 @@ def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] |
 
 
 def _recipe_to_go_on_with(
-    run: RunFolder, model: Contents, wanted: Recipe | None, seed: int
+    run: RunFolder, model: ModelContents, wanted: Recipe | None, seed: int
 ) -> Recipe:
     """The run's own, unless another one is asked for, which is refused."""
     before = run.read_config()
     own = read_recipe(before["recipe"])
     now = _settings(model, own)
-    for what in ("model", "setting"):
+    for what in ("model", "task"):
         if before[what] != now[what]:
             raise ValueError(
                 f"A run goes on with the model that it began with, but the {what} differs from "
@@ -184,7 +182,7 @@ def _recipe_to_go_on_with(
 
 
 def _as_long_as(
-    minutes: float, wanted: Recipe, model: Contents, sampler: Sampler, device: torch.device
+    minutes: float, wanted: Recipe, model: ModelContents, sampler: Sampler, device: torch.device
 ) -> Recipe:
     """The recipe with as many steps as fit into the time, the same number in all processes."""
     if not minutes > 0:
@@ -203,14 +201,14 @@ def _steps_done(run: RunFolder) -> int:
     return int(read_tensors(run.files.last)[1]["step"]) if run.files.last.exists() else 0
 
 
-def _settings(model: Contents, chosen: Recipe) -> dict[str, Any]:
+def _settings(model: ModelContents, chosen: Recipe) -> dict[str, Any]:
     return {
-        "setting": model.setting.model_dump(mode="json"),
+        "task": model.spec.model_dump(mode="json"),
         "model": model.config.model_dump(mode="json"),
         "recipe": asdict(chosen),
     }
 
 
-def _columns(model: Contents) -> dict[str, Sequence[str]]:
-    names: dict[str, Sequence[str]] = {k: v.variables for k, v in model.setting.contexts.items()}
-    return names | {"target": model.setting.target_names, "features": model.config.features}
+def _columns(model: ModelContents) -> dict[str, Sequence[str]]:
+    names: dict[str, Sequence[str]] = {k: v.variables for k, v in model.spec.contexts.items()}
+    return names | {"target": model.spec.target_names, "features": model.config.features}

@@ -16,7 +16,7 @@ from gridtnp.data.sources import Source
 from gridtnp.data.times import HOUR, Window, duration, show
 from gridtnp.grid import Axis, Grid
 from gridtnp.tasks.sampling import Sampler
-from gridtnp.tasks.specification import Setting
+from gridtnp.tasks.specification import TaskSpec
 
 PER_CELL = 2.5
 """Observations of a task that a cell should hold: enough to fill it, few enough to tell apart."""
@@ -121,14 +121,14 @@ def _whole(cells: float, window: int) -> int:
     return max(1, round(cells / window)) * window
 
 
-def spans_time(setting: Setting) -> bool:
+def spans_time(spec: TaskSpec) -> bool:
     """Whether the points of a task are of more than one moment."""
-    return _reach(setting)[1] > _reach(setting)[0]
+    return _reach(spec)[1] > _reach(spec)[0]
 
 
-def time_axis(data: Dataset, setting: Setting, most: int = 8) -> Axis:
+def time_axis(data: Dataset, spec: TaskSpec, most: int = 8) -> Axis:
     """Hours around a task's time, as far as its windows reach, at most `most` of them."""
-    low, high = _reach(setting)
+    low, high = _reach(spec)
     steps = []
     for source in data.sources.values():
         if source.times is not None and len(source.times) > 1:
@@ -139,23 +139,23 @@ def time_axis(data: Dataset, setting: Setting, most: int = 8) -> Axis:
     return Axis.span("time", low, high, size)
 
 
-def _reach(setting: Setting) -> tuple[float, float]:
+def _reach(spec: TaskSpec) -> tuple[float, float]:
     """Hours from the earliest to the latest that a task may hold."""
-    lead, instant = duration(setting.lead), np.timedelta64(1, "ms")
-    target = Window.parse(setting.target_window)
+    lead, instant = duration(spec.lead), np.timedelta64(1, "ms")
+    target = Window.parse(spec.target_window)
     ends = [(target.start + lead, target.stop + lead - instant)]
-    for context in setting.contexts.values():
-        window = Window.parse(context.window or setting.window)
+    for context in spec.contexts.values():
+        window = Window.parse(context.window or spec.window)
         ends.append((window.start, window.stop - instant))
     return min(float(a / HOUR) for a, _ in ends), max(float(b / HOUR) for _, b in ends)
 
 
-def require_overlap(data: Dataset, setting: Setting, sampler: Sampler) -> None:
+def require_overlap(data: Dataset, spec: TaskSpec, sampler: Sampler) -> None:
     """Raise if a context source is nowhere near the target's, or never at the same time."""
-    target = data.sources[setting.target_source]
+    target = data.sources[spec.target_source]
     wanted = Extent.of(target.lat, target.lon, data.west)
     times = sampler.times
-    for held in setting.contexts.values():
+    for held in spec.contexts.values():
         source = data.sources[held.source]
         if source is target:
             continue
@@ -167,13 +167,13 @@ def require_overlap(data: Dataset, setting: Setting, sampler: Sampler) -> None:
             )
         if times is None or source.times is None:
             continue
-        window = Window.parse(held.window or setting.window)
+        window = Window.parse(held.window or spec.window)
         if not _ever(source, times, window):
             raise ValueError(
                 f"All sources must have observations at the times of tasks ({show(times[0])} to "
                 f"{show(times[-1])}), but {source.name!r} ({show(source.times[0])} to "
                 f"{show(source.times[-1])}) never has any in the window "
-                f"{held.window or setting.window}; widen context_window or leave it out."
+                f"{held.window or spec.window}; widen context_window or leave it out."
             )
 
 

@@ -20,11 +20,11 @@ import torch
 from accelerate import Accelerator
 
 from gridtnp.network.model import NeuralProcess
+from gridtnp.recipes import Recipe
 from gridtnp.task import Task
 from gridtnp.training.checkpoints import Files
 from gridtnp.training.distributed import points_of, processes, together
-from gridtnp.training.recipes import Recipe
-from gridtnp.training.trainer import Trainee
+from gridtnp.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def train(
     best on the `validation` tasks, or without any the last ones.
     """
     files = Files.beside(files) if isinstance(files, Path) else files
-    run = Trainee(network, recipe, files, accelerator or processes(), shard)
+    run = Trainer(network, recipe, files, accelerator or processes(), shard)
     if files is not None and files.last.exists():
         run.load(files.last)
     state = run.state

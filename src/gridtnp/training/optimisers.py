@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gridtnp.training.recipes import Recipe
+from gridtnp.recipes import Recipe
 
 STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """What AdamW and Muon remember of a parameter."""

@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from gridtnp.network.model import NeuralProcess
+from gridtnp.recipes import Recipe
 from gridtnp.task import Task
 from gridtnp.training.checkpoints import (
     Files,
@@ -32,11 +33,10 @@ from gridtnp.training.checkpoints import (
 from gridtnp.training.diagnostics import suspect
 from gridtnp.training.distributed import SummedLoss, like, share, spread, targets_of, whole
 from gridtnp.training.optimisers import STATE, restore, state_of
-from gridtnp.training.recipes import Recipe
 
 
 @dataclass
-class Trainee:
+class Trainer:
     """A network in training: a copy of the caller's, its optimisers and where they are.
 
     Several processes each have one and do the same steps together.

@@ -77,12 +77,12 @@ def recipe(name: str | Recipe) -> Recipe:
     """A recipe by name; one of your own is that one."""
     if isinstance(name, Recipe):
         return name
-    require_known(name, RECIPES, "A recipe is known by name")
+    require_known(name, RECIPES, "recipe")
     return RECIPES[name]
 
 
 def read_recipe(values: dict[str, Any]) -> Recipe:
     """From plain values, as a file holds them; an unknown name is told in a sentence."""
     for name in values:
-        require_known(name, Recipe.__dataclass_fields__, "A recipe's setting must be known")
+        require_known(name, Recipe.__dataclass_fields__, "setting", "of a recipe")
     return Recipe(**values)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 from pydantic import ValidationError
 
-from gridtnp.training.recipes import RECIPES, Recipe, read_recipe, recipe
+from gridtnp.recipes import RECIPES, Recipe, read_recipe, recipe
 
 
 @pytest.mark.parametrize(("step", "rate"), [(0, 0.01), (9, 0.1), (104, 0.05), (199, 0.0)])
