@@ -18,7 +18,7 @@ import gridtnp
 from gridtnp.data.dataset import Dataset
 from gridtnp.estimator import GriddedTNP
 from gridtnp.recipes import Recipe
-from gridtnp.training.distributed import processes
+from gridtnp.training.distributed import make_accelerator
 
 RECIPE = Recipe(24, 4, 1e-2, "cosine", optimiser="muon", ema=0.9, validate_every=6, accumulate=2)
 
@@ -37,8 +37,9 @@ def small(train: Dataset) -> GriddedTNP:
 
 
 def environment() -> dict[str, str]:
-    """For fresh processes: this very source tree, and one thread each."""
-    paths = [Path(__file__).parent, Path(gridtnp.__file__).parent.parent]
+    """Environment of subprocesses: the same source tree, and one thread each."""
+    here = Path(__file__).parent
+    paths = [here, here / "training", Path(gridtnp.__file__).parent.parent]
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
 
 
@@ -53,7 +54,8 @@ def main(arguments: list[str]) -> None:
     if "--slow" in arguments:  # so that there is time to interrupt it
         pause = float(arguments[arguments.index("--slow") + 1])
         model.network.register_forward_pre_hook(lambda *_: time.sleep(pause))
-    print(f"{processes().num_processes} processes, {processes().distributed_type}", flush=True)
+    accelerator = make_accelerator()
+    print(f"{accelerator.num_processes} processes, {accelerator.distributed_type}", flush=True)
     quiet, shard = "--quiet" in arguments, "--shard" in arguments
     model.fit(train, val, recipe=recipe, out=folder, resume=resume, shard=shard, quiet=quiet)
 

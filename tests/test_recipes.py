@@ -16,7 +16,7 @@ def test_cosine_warms_up_and_falls_to_zero(step: int, rate: float) -> None:
     assert Recipe(200, rate=0.1).rate_at(step) == 0.1
 
 
-def test_a_longer_warm_up_is_a_choice() -> None:
+def test_the_warm_up_can_be_longer() -> None:
     slow = Recipe(200, rate=0.1, schedule="cosine", warm_up=0.5)
     assert slow.rate_at(49) == pytest.approx(0.05)
     assert slow.rate_at(99) == pytest.approx(0.1)
@@ -37,11 +37,9 @@ def test_recipes_survive_plain_values() -> None:
 
 
 def test_bad_recipes_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"known by name, one of .* got 'quik'; did you mean 'quick'"
-    ):
+    with pytest.raises(ValueError, match=r"Unknown recipe 'quik'; did you mean 'quick'"):
         recipe("quik")
-    with pytest.raises(ValueError, match=r"setting must be known.*'rat'; did you mean 'rate'"):
+    with pytest.raises(ValueError, match=r"Unknown setting 'rat' of a recipe; did you mean 'rate'"):
         read_recipe({"steps": 5, "rat": 1.0})
     for wrong in ({"steps": 0}, {"steps": 5, "ema": 1.0}, {"steps": 5, "optimiser": "sgd"}):
         with pytest.raises(ValidationError, match=re.escape(list(wrong)[-1])):

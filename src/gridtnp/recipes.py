@@ -1,4 +1,4 @@
-"""Recipes: how to train, as plain data. Some have names, the paper's settings among them."""
+"""Training recipes as plain data; some have names, the paper's among them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from gridtnp.errors import require_known
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Recipe:
-    """How to train: an optimiser, a learning rate over time, clipped gradients.
+    """Optimiser, learning-rate schedule, gradient clipping, precision and early stopping.
 
-    The defaults are the paper's. `batch` counts the tasks of a step over all processes;
-    `accumulate` says in how many pieces each process takes its share of them, which saves memory
-    and changes nothing else. `optimiser="muon"` makes orthogonal steps for the matrices inside the
-    network and AdamW's for the rest. `schedule="cosine"` warms up over the share `warm_up` of the
-    steps and then falls to zero. `ema` is the decay of a moving average of the weights, which is
-    then what is validated and kept (0: none). Training stops early after `patience` validations
-    without a better one (0: never).
+    The defaults are the paper's. `batch` is the number of tasks per step over all processes;
+    `accumulate` splits each process's share into that many pieces (gradient accumulation).
+    `optimiser="muon"` uses Muon for the hidden weight matrices and AdamW for all other parameters.
+    `schedule="cosine"` warms up linearly over the fraction `warm_up` of the steps, then decays to
+    zero. `ema` is the decay of a moving average of the weights, which is then validated and kept
+    (0: none). Training stops early after `patience` validations without improvement (0: never).
     """
 
     steps: PositiveInt
@@ -40,7 +39,7 @@ class Recipe:
     patience: int = Field(default=0, ge=0)
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """The learning rate at a step, counted from 0."""
         if self.schedule == "constant":
             return self.rate
         warm_up = max(1, int(self.steps * self.warm_up))
@@ -49,11 +48,11 @@ class Recipe:
 
     @property
     def summary(self) -> str:
-        """In a few words."""
+        """One line: steps, batch size and optimiser."""
         return f"{self.steps:,} steps of {self.batch} tasks, {self.optimiser}"
 
     def differences(self, other: Recipe) -> list[str]:
-        """The names of all that differs."""
+        """Names of the fields that differ."""
         mine, theirs = asdict(self), asdict(other)
         return [name for name, value in mine.items() if theirs[name] != value]
 
@@ -69,12 +68,12 @@ RECIPES = {
     "stations": Recipe(300_000, validate_every=10_000),
     "wind": Recipe(300_000, validate_every=10_000),
 }
-"""`gp`, `stations` and `wind` are the paper's: AdamW at a constant rate, 8 tasks a step, validated
-every 80,000 tasks."""
+"""`gp`, `stations` and `wind` are the paper's: AdamW at a constant learning rate, 8 tasks per step,
+validated every 80,000 tasks."""
 
 
 def recipe(name: str | Recipe) -> Recipe:
-    """A recipe by name; one of your own is that one."""
+    """The recipe of that name; a `Recipe` is returned unchanged."""
     if isinstance(name, Recipe):
         return name
     require_known(name, RECIPES, "recipe")
@@ -82,7 +81,7 @@ def recipe(name: str | Recipe) -> Recipe:
 
 
 def read_recipe(values: dict[str, Any]) -> Recipe:
-    """From plain values, as a file holds them; an unknown name is told in a sentence."""
+    """The recipe that a file holds as plain values."""
     for name in values:
         require_known(name, Recipe.__dataclass_fields__, "setting", "of a recipe")
     return Recipe(**values)

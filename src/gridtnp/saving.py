@@ -1,8 +1,8 @@
-"""Models on disk: weights in safetensors, everything else in JSON, whole and self-contained.
+"""Saving and loading models: weights in safetensors, everything else in JSON.
 
 model.safetensors   weights
-normaliser.json     the size of every variable
-config.json         network, spec, format number, checksums of all three
+normaliser.json     mean and standard deviation of every variable
+config.json         format number, network, task specification, recipe, checksums of all files
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from gridtnp.recipes import read_recipe, recipe
 from gridtnp.tasks.specification import TaskSpec
 
 FORMAT = 2
-"""Raised when older versions can no longer read what is written."""
+"""Increased when older versions can no longer read what is written.
+
+1: "setting" instead of "task", no "recipe". 2: the current one.
+"""
 WEIGHTS, NORMALISER, CONFIG = "model.safetensors", "normaliser.json", "config.json"
 
 
 def save(model: ModelContents, folder: str | os.PathLike[str]) -> Path:
-    """Write a model; one that is there already is replaced when the new one is whole."""
+    """Write a model to a folder; a model that is already there is replaced atomically."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _is_model(path))):
-        raise ValueError(
-            f"A model needs a folder of its own, but {path} holds something else; choose another "
-            "name."
-        )
+        raise ValueError(f"{path} exists and is not a model; save to another folder.")
     fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -53,33 +53,32 @@ def save(model: ModelContents, folder: str | os.PathLike[str]) -> Path:
 
 
 def load(folder: str | os.PathLike[str]) -> ModelContents:
-    """Read a model from its own folder or from that of a run."""
+    """Read a model from its folder or from the folder of a run."""
     path = Path(folder)
     if not _is_model(path) and _is_model(path / "model"):
         path = path / "model"
     if not _is_model(path):
-        raise ValueError(_why_not(path))
+        raise ValueError(_explain_missing(path))
     record = _read(path / CONFIG)
     if not isinstance(record.get("format"), int):
-        raise ValueError(f"{path / CONFIG} must be that of a model, but it has no format number.")
+        raise ValueError(f"{path / CONFIG} has no format number; is it the config of a model?")
     if record["format"] > FORMAT:
         raise ValueError(
-            f"{path} must be of format {FORMAT} or older, but it is of {record['format']}, written "
-            f"by gridtnp {record.get('gridtnp', '?')}; update gridtnp."
+            f"{path} has format {record['format']}, written by gridtnp "
+            f"{record.get('gridtnp', '?')}, but this version reads formats up to {FORMAT}; update "
+            "gridtnp."
         )
     sums = record.pop("sha256", {})
     found = {CONFIG: _digest(json.dumps(record, sort_keys=True).encode())}
     for name in (WEIGHTS, NORMALISER):
         if not (path / name).is_file():
-            raise ValueError(
-                f"A model must have a file {name}, but {path} has none; copy it again."
-            )
+            raise ValueError(f"{path} has no file {name}; copy or save the model again.")
         found[name] = _digest((path / name).read_bytes())
     for name, checksum in found.items():
         if sums.get(name) != checksum:
             raise ValueError(
-                f"{path / name} must be as it was saved, but its checksum differs: it was cut "
-                "short or changed; copy or save the model again."
+                f"{path / name} was cut short or changed (its checksum differs); copy or save the "
+                "model again."
             )
     config = ModelConfig.model_validate(record["config"])
     network = build_model(config)
@@ -116,8 +115,7 @@ def _read(path: Path) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise ValueError(
-            f"{path} must be that of a model, but it cannot be read: it was cut short or changed; "
-            "copy or save the model again."
+            f"Cannot read {path}: it was cut short or changed; copy or save the model again."
         )
     return found
 
@@ -126,17 +124,17 @@ def _is_model(path: Path) -> bool:
     return (path / CONFIG).is_file()
 
 
-def _why_not(path: Path) -> str:
+def _explain_missing(path: Path) -> str:
     if not path.exists():
-        return f"A model must be a folder that `save` or `fit` has made, but {path} does not exist."
+        return f"No such model: {path} does not exist."
     if (path / "config.yaml").is_file():
         return (
-            f"A run must have ended to be loaded, but {path} has no model yet; go on with "
-            f"fit(..., out={str(path)!r}, resume=True)."
+            f"The run in {path} has no model yet; continue it with fit(..., out={str(path)!r}, "
+            "resume=True)."
         )
     return (
-        f"A model must be a folder that `save` or `fit` has made, but {path} has no {CONFIG}; "
-        "give the folder of a model or of a run."
+        f"No such model: {path} has no {CONFIG}; give a folder written by `save`, or the `out` "
+        "folder of `fit`."
     )
 
 

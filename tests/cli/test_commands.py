@@ -86,7 +86,7 @@ def test_fit_leaves_a_run_behind(capsys: pytest.CaptureFixture[str]) -> None:
     expected = {"config.yaml", "data.json", "environment.txt", "experiment.yaml", "metrics.jsonl"}
     assert expected | {"model", "checkpoints"} <= {p.name for p in run.iterdir()}
     assert yaml.safe_load((run / "experiment.yaml").read_text())["train"]["steps"] == 3
-    assert "holds one already" in refused(capsys, 1, "fit", "exp.yaml", *FEW)
+    assert "already holds a run" in refused(capsys, 1, "fit", "exp.yaml", *FEW)
     record = json.loads(said(capsys, "fit", "exp.yaml", *FEW, "--resume", "--json"))
     assert record == {"run": "runs/exp"}
 
@@ -104,10 +104,10 @@ def test_a_folder_that_is_taken_is_refused_before_anything_else(
     """And what is in it stays as it was."""
     before = Path("runs/exp/experiment.yaml").read_text()
     for other, sentence in (
-        (["--train.steps", "9"], "holds one already"),
+        (["--train.steps", "9"], "already holds a run"),
         (["--train.steps", "9", "--resume"], "another recipe (steps differ)"),
-        (["--out", "exp.yaml/sub"], "A new run needs a folder"),
-        (["--out", "exp.yaml", "--resume"], "A run must be a folder that `fit` has made"),
+        (["--out", "exp.yaml/sub"], "exp.yaml is a file; choose another folder"),
+        (["--out", "exp.yaml", "--resume"], "No such run: exp.yaml has no config.yaml"),
     ):
         with pytest.raises(SystemExit):
             main(["fit", "exp.yaml", *FEW, *other])
@@ -193,7 +193,7 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (1, "predict runs/exp --at none.nc -o a.nc", "A path must lead to a file or a store"),
         (1, f"predict runs/exp --at {GRID} -o a.nc --static a=b", "give --context too"),
         (1, f"predict runs/exp --at {GRID} -o a.nc", "A prediction must have a time"),
-        (1, "fit exp.yaml", "holds one already; go on with --resume or choose another name"),
+        (1, "fit exp.yaml", "already holds a run; continue it with --resume or choose another"),
         (
             1,
             f"predict runs/exp --at {GRID} --times {NOON} -o relief.nc",

@@ -1,4 +1,4 @@
-"""What is chosen for data: grids that fit, reasons that are told, and everything by name."""
+"""Designs: grids that cover the data, reasons for every choice, and options that override them."""
 
 from dataclasses import replace
 
@@ -32,11 +32,11 @@ from gridtnp.training.grid_design import Extent, make_grid
     points=st.integers(1, 100_000),
     window=st.sampled_from([4, 8]),
 )
-def test_grids_cover_the_data_in_whole_windows(
+def test_grids_cover_the_data_with_a_multiple_of_the_window(
     south: float, height: float, west: float, width: float, points: int, window: int
 ) -> None:
     extent = Extent(south, south + height, west, west + width)
-    grid = make_grid(extent, points, most=1024, window=window)
+    grid = make_grid(extent, points, max_cells=1024, window=window)
     assert all(size % window == 0 for size in grid.shape)
     rng = np.random.default_rng(0)
     lat, lon = rng.uniform(south, south + height, 200), rng.uniform(west, west + width, 200)
@@ -48,7 +48,7 @@ def test_grids_cover_the_data_in_whole_windows(
 
 
 def test_cells_hold_a_few_points_and_are_about_square() -> None:
-    grid = make_grid(Extent(37, 41, -109, -102), 400, most=10_000, window=4)
+    grid = make_grid(Extent(37, 41, -109, -102), 400, max_cells=10_000, window=4)
     assert 1 < 400 / grid.size < 5
     lat, lon = grid.axis("lat").step, grid.axis("lon").step * np.cos(np.deg2rad(39))
     assert 0.5 < lat / lon < 2
@@ -58,8 +58,12 @@ def test_choices_come_with_reasons_and_an_estimate(capsys: pytest.CaptureFixture
     train, _, _ = parts()
     model = GriddedTNP.for_data(train)
     printed = capsys.readouterr().out
-    for word in ("grid", "windows", "places", "fusion", "width", "likelihood", "device", "quick"):
-        assert word in printed
+    names = ("grid", "window", "positions", "fusion", "width", "features", "normalisation")
+    for name in (*names, "likelihood", "device", "recipe"):
+        assert f"\n  {name} " in printed
+    assert "4 lat × 4 lon, cells of 1.68° × 1.96°: covers 48.19 to 54.65 N, " in printed
+    assert "E; about 14 observations per task, " in printed
+    assert "quick: 600 steps of 4 tasks, muon" in printed
     parameters = sum(p.numel() for p in model.network.parameters())
     assert f"{parameters:,} parameters, about" in printed
     assert "minute" in printed
@@ -71,14 +75,14 @@ def test_precision_is_chosen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> N
     assert design(train, ModelOptions()).recipe.precision == "float32"
     monkeypatch.setattr("gridtnp.training.design.device_here", lambda: torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
-    decision = design(train, ModelOptions())
-    assert decision.recipe == replace(recipe("quick"), precision="bfloat16")
-    assert ("device", "cuda", "products in bfloat16") in decision.reasons
+    found = design(train, ModelOptions())
+    assert found.recipe == replace(recipe("quick"), precision="bfloat16")
+    assert ("device", "cuda", "matrix products in bfloat16") in found.reasons
     asked_for = design(train, ModelOptions(recipe="quick"))
     assert asked_for.recipe == recipe("quick")
 
 
-def test_the_recipe_that_is_told_is_the_one_that_is_used(
+def test_the_recipe_that_is_printed_is_the_one_that_is_used(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     train, _, _ = parts()
@@ -86,7 +90,7 @@ def test_the_recipe_that_is_told_is_the_one_that_is_used(
     model = GriddedTNP.for_data(train, recipe=own, dim=8, heads=2, layers=1)
     assert "as given: 2 steps of 2 tasks, adamw" in capsys.readouterr().out
     model.fit(train)
-    assert "recipe" not in capsys.readouterr().out  # it was told before
+    assert "recipe" not in capsys.readouterr().out  # it was printed before
     model.fit(train, recipe=Recipe(3, 2))
     assert capsys.readouterr().out.startswith("recipe: 3 steps of 2 tasks, adamw\n")
     model.fit(train, minutes=0.0001)
@@ -137,11 +141,11 @@ def test_every_choice_can_be_made_by_name() -> None:
 @pytest.mark.parametrize("size", list(SIZES))
 def test_all_sizes_make_a_model_that_learns_from_its_batch(size: str) -> None:
     train, _, _ = parts()
-    decision = design(train, ModelOptions(size=size))
-    network = build_model(decision.config)
-    network.loss(decision.task).backward()
+    found = design(train, ModelOptions(size=size))
+    network = build_model(found.config)
+    network.loss(found.task).backward()
     assert all(p.grad is not None for p in network.parameters())
-    assert decision.config.dim == SIZES[size].dim
+    assert found.config.dim == SIZES[size].dim
 
 
 def test_windows_through_time_get_an_axis_of_time() -> None:
@@ -183,30 +187,30 @@ def test_a_configuration_of_ones_own_must_fit_the_data() -> None:
     own = GriddedTNP.for_data(train, dim=8, heads=2, quiet=True).config
     assert GriddedTNP.for_data(train, config=own, quiet=True).config == own
     with pytest.raises(
-        ValueError, match=r"must have the sources of the data, \{'gauges': 1\}, got"
+        ValueError, match=r"config= has sources .*, but the data have \{'gauges': 1\}"
     ):
         GriddedTNP.for_data(train, config=preset("stations/swin-tnp-pt-64x128"), quiet=True)
 
 
-def test_sources_with_nothing_in_common_are_told() -> None:
+def test_sources_that_do_not_overlap_are_reported() -> None:
     gauges = weather.stations()
     far = weather.field()[["u10"]].assign_coords(lat=weather.LATS - 80)
-    with pytest.raises(ValueError, match=r"share a region with 'gauges' .* but 'era' is elsewhere"):
+    with pytest.raises(ValueError, match=r"'era' \(.*\) does not overlap with 'gauges'"):
         GriddedTNP.for_data(
             Dataset({"gauges": gauges, "era": far}, target="gauges.t2m"), quiet=True
         )
     late = weather.field()[["u10"]].assign_coords(time=weather.TIMES + pd.Timedelta("900D"))
-    with pytest.raises(ValueError, match=r"but 'era' \(2021.*never has any in the window .*widen"):
+    with pytest.raises(ValueError, match=r"'era' \(2021.*has no observation in the .*widen"):
         GriddedTNP.for_data(
             Dataset({"gauges": gauges, "era": late}, target="gauges.t2m"), quiet=True
         )
 
 
-def test_a_target_that_cannot_be_learned_is_told() -> None:
+def test_a_target_that_cannot_be_learned_is_reported() -> None:
     table = weather.stations()
     table["t2m"] = 3.0
     with pytest.raises(
-        ValueError, match=r"must vary to be learned, but gauges\.t2m is 3 everywhere"
+        ValueError, match=r"Target 'gauges\.t2m' is 3 everywhere in the training part"
     ):
         GriddedTNP.for_data(Dataset({"gauges": table}, target="gauges.t2m"), quiet=True)
     table = weather.stations()
@@ -220,10 +224,10 @@ def test_a_target_that_cannot_be_learned_is_told() -> None:
         GriddedTNP.for_data(train, quiet=True)
 
 
-def test_unknown_names_are_told() -> None:
-    with pytest.raises(ValueError, match=r"size of a model .* got 'tinny'; did you mean 'tiny'"):
+def test_unknown_names_are_reported() -> None:
+    with pytest.raises(ValueError, match=r"Unknown size 'tinny'; did you mean 'tiny'"):
         ModelOptions(size="tinny")
-    with pytest.raises(ValueError, match=r"recipe is known by name.* did you mean 'quick'"):
+    with pytest.raises(ValueError, match=r"Unknown recipe 'quik'; did you mean 'quick'"):
         ModelOptions(recipe="quik")
     with pytest.raises(ValueError, match=r"layer"):
         ModelOptions.model_validate({"layer": 3})

@@ -1,9 +1,9 @@
-"""What is out of range is named."""
+"""Divergence is explained by the value that is out of range."""
 
 import torch
 
 from gridtnp.task import PointSet, Task
-from gridtnp.training.diagnostics import suspect
+from gridtnp.training.diagnostics import explain_divergence
 
 COLUMNS = {"a": ("rain", "wind"), "target": ("rain",), "features": ("elevation",)}
 
@@ -18,13 +18,14 @@ def task(size: float, feature: float = 1.0) -> Task:
 
 
 def test_the_largest_value_is_named_by_source_and_variable() -> None:
-    found = suspect(task(999.0), COLUMNS, 0.1)
-    assert "variable 'wind' of source 'a' reaches 999" in found
-    assert "feature 'elevation' of source 'a' reaches 5e+03" in suspect(
-        task(1.0, 5e3), COLUMNS, 0.1
-    )
-    assert "variable number 1 of source 'a'" in suspect(task(999.0), {}, 0.1)
+    found = explain_divergence(task(999.0), COLUMNS, 0.1)
+    assert found.startswith("variable 'wind' of source 'a' reaches 999 after normalisation")
+    found = explain_divergence(task(1.0, 5e3), COLUMNS, 0.1)
+    assert found.startswith("feature 'elevation' of source 'a' reaches 5e+03")
+    assert "variable number 1 of source 'a'" in explain_divergence(task(999.0), {}, 0.1)
 
 
 def test_where_nothing_is_out_of_range_the_rate_is_blamed() -> None:
-    assert "a lower learning rate than 0.1" in suspect(task(2.0), COLUMNS, 0.1)
+    found = explain_divergence(task(2.0), COLUMNS, 0.1)
+    assert found.startswith("no value of the batch is out of range")
+    assert found.endswith("try a learning rate lower than 0.1.")

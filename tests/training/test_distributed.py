@@ -7,17 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import torch
 from fitting_cases import environment
-from test_fitting import CASES, last
+from test_fit import CASES, last
+from test_loop import model
 from weather import stations
 
 from gridtnp.recipes import Recipe
-from gridtnp.training.distributed import SummedLoss, spread
+from gridtnp.training.distributed import SummedLoss, distribute, make_accelerator
 
 TORCHRUN = ("torch.distributed.run", "--nproc-per-node=2", "--standalone")
 ACCELERATE = (
@@ -67,7 +69,7 @@ def test_two_processes_train_like_one(alone: dict[str, torch.Tensor], tmp_path: 
 
 @pytest.mark.slow
 def test_accelerate_launch_does_the_same(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    """On processors too, and in the precision of the recipe, whatever it is told."""
+    """On CPUs too, and in the precision of the recipe, whatever the launcher says."""
     printed = go(tmp_path / "run", 12, launcher=ACCELERATE)
     assert printed.count("2 processes, DistributedType.MULTI_CPU") == 2
     assert_same(tmp_path / "run", alone)
@@ -96,7 +98,7 @@ def test_the_command_line_trains_with_several_processes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_shards_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    """And what they saved goes on in one process."""
+    """Their checkpoint can be resumed in one process."""
     assert go(tmp_path / "run", 12, "--shard").count("2 processes") == 2
     assert_same(tmp_path / "run", alone)
     go(tmp_path / "run", 12, "--resume", processes=1)
@@ -123,16 +125,16 @@ def test_a_killed_worker_ends_the_job_and_resuming_works(
     os.kill(second.pid, signal.SIGKILL)
     output, _ = job.communicate(timeout=120)
     assert job.returncode != 0
-    assert "another one has stopped; start them again with resume=True" in output
+    assert "Another process has stopped (" in output
+    assert "start all processes again with resume=True" in output
     go(tmp_path / "run", 12, "--resume")
     assert_same(tmp_path / "run", alone)
 
 
-def test_shards_need_company() -> None:
-    from test_training import model
-
-    from gridtnp.training.distributed import processes
-
-    shell = SummedLoss(model())
-    with pytest.raises(ValueError, match=r"over several processes, but there is only one"):
-        spread(processes(), shell, Recipe(1), sharded=True)
+def test_shards_need_several_processes_and_adamw() -> None:
+    loss = SummedLoss(model())
+    with pytest.raises(ValueError, match=r"shard=True needs several processes, but there is only"):
+        distribute(make_accelerator(), loss, Recipe(1), sharded=True)
+    two: Any = SimpleNamespace(num_processes=2)
+    with pytest.raises(ValueError, match=r'shard=True does not work with optimiser="muon"'):
+        distribute(two, loss, Recipe(1, optimiser="muon"), sharded=True)

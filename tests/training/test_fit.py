@@ -1,7 +1,8 @@
-"""Fitting: what a run leaves behind, going on with it, and what is refused."""
+"""Fitting: the folder of a run, resuming it, and what is refused."""
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,10 +31,10 @@ def last(run: Path) -> dict[str, torch.Tensor]:
     return read_tensors(RunFolder(run).files.last)[0]
 
 
-def fit(out: Path | None, **choices: Any) -> GriddedTNP:
+def fit(out: Path | None, **options: Any) -> GriddedTNP:
     train, val, _ = parts()
-    choices = {"recipe": SHORT, "quiet": True} | choices
-    return small(train).fit(train, val, out=out, **choices)
+    options = {"recipe": SHORT, "quiet": True} | options
+    return small(train).fit(train, val, out=out, **options)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_a_run_leaves_everything_behind(run: Path) -> None:
     assert config["recipe"] == asdict(SHORT)  # every default is written out
     assert config["seed"] == 0
     assert config["model"]["architecture"]["positions"] == "relative"
-    assert config["spec"]["target"] == ["gauges.t2m"]
+    assert config["task"]["target"] == ["gauges.t2m"]
     data = json.loads((run / "data.json").read_text())
     assert data["fingerprint"] == dataset().fingerprint()
     text = (run / "environment.txt").read_text()
@@ -99,10 +100,10 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_weights(tmp_path: Path
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     subprocess.run(command, env=environment(), check=True)
-    fit(tmp_path / "whole", recipe=RECIPE)
-    whole, killed = last(tmp_path / "whole"), last(tmp_path / "killed")
-    assert whole.keys() == killed.keys()
-    for name, value in whole.items():
+    fit(tmp_path / "undisturbed", recipe=RECIPE)
+    undisturbed, killed = last(tmp_path / "undisturbed"), last(tmp_path / "killed")
+    assert undisturbed.keys() == killed.keys()
+    for name, value in undisturbed.items():
         if not name.startswith("rng."):
             assert torch.equal(value, killed[name]), name
     steps = [line["step"] for line in RunFolder(tmp_path / "killed").read_metrics()]
@@ -126,38 +127,46 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_what_cannot_go_on_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds one already; go on with resume=True or choose"):
+    with pytest.raises(ValueError, match=r"already holds a run; continue it with resume=True or"):
         fit(run)
     with pytest.raises(ValueError, match=r"another recipe \(steps differ\)"):
         fit(run, resume=True, recipe=replace(SHORT, steps=7))
-    with pytest.raises(ValueError, match=r"another recipe \(steps, .* or leave the recipe out"):
+    with pytest.raises(ValueError, match=r"another recipe \(steps, .* leave the recipe out"):
         fit(run, resume=True, recipe="quick")
-    fit(run, resume=True, recipe=None)  # as the sentence says: the run's own
-    with pytest.raises(ValueError, match=r"the seed that it began with, 0, got 1"):
+    fit(run, resume=True, recipe=None)  # as the message says: with the recipe of the run
+    with pytest.raises(ValueError, match=r"seed=1: the run started with seed=0"):
         fit(run, resume=True, seed=1)
-    with pytest.raises(ValueError, match=r"its folder must be known; give out="):
+    with pytest.raises(ValueError, match=r"resume=True needs the folder of the run; give out="):
         fit(None, resume=True)
     train, val, _ = parts()
-    with pytest.raises(ValueError, match=r"the model that it began with, but the model differs"):
+    with pytest.raises(ValueError, match=r"The model differs from that in .*config\.yaml"):
         GriddedTNP.for_data(train, dim=8, heads=2, quiet=True).fit(
             train, val, out=run, resume=True, recipe=SHORT, quiet=True
         )
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"needs a folder, but .*notes\.txt is a file; choose"):
+    with pytest.raises(ValueError, match=r"Cannot create .*notes\.txt is a file; choose"):
         fit(tmp_path / "notes.txt" / "run")
-    with pytest.raises(ValueError, match=r"needs an empty folder, but .* holds something else"):
+    with pytest.raises(ValueError, match=r"is not empty; choose another folder for the run"):
         fit(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"A run must be a folder that `fit` has made.*config\.yaml"
-    ):
+    with pytest.raises(ValueError, match=r"No such run: .* has no config\.yaml; give the `out`"):
         fit(tmp_path, resume=True)
+    with pytest.raises(ValueError, match=r"No such run: .*nothing does not exist; give the `out`"):
+        RunFolder.existing(tmp_path / "nothing")
+
+
+def test_a_run_of_format_1_can_be_resumed(run: Path, tmp_path: Path) -> None:
+    old = Path(shutil.copytree(run, tmp_path / "old"))
+    config = yaml.safe_load((old / "config.yaml").read_text())
+    config |= {"format": 1, "setting": config.pop("task")}
+    (old / "config.yaml").write_text(yaml.safe_dump(config))
+    assert fit(old, resume=True, recipe=None).recipe == SHORT
 
 
 def test_other_data_are_refused(run: Path) -> None:
     table = dataset()
     source = table.sources["gauges"]
     source.table[0, 0] += 1.0  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"goes on with the data that it began with, but their"):
+    with pytest.raises(ValueError, match=r"have fingerprint .*; resume with the data that the run"):
         RunFolder(run).require_same_data(table)
 
 
@@ -170,17 +179,17 @@ def test_minutes_set_the_steps(tmp_path: Path) -> None:
     steps = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["recipe"]["steps"]
     assert 1 <= steps < 1000
     model.fit(train, minutes=1, out=tmp_path / "r", resume=True, quiet=True)  # nothing left to do
-    with pytest.raises(ValueError, match=r"given some time, got minutes=0"):
+    with pytest.raises(ValueError, match=r"minutes=0: must be positive"):
         model.fit(train, minutes=0, quiet=True)
 
 
-def test_recipes_have_names_and_typos_are_told() -> None:
+def test_recipes_have_names_and_typos_are_reported() -> None:
     train, _, _ = parts()
-    with pytest.raises(ValueError, match=r"did you mean 'quick'"):
+    with pytest.raises(ValueError, match=r"Unknown recipe 'quik'; did you mean 'quick'"):
         small(train).fit(train, recipe="quik", quiet=True)
 
 
-def test_picks_say_which_observations_are_context() -> None:
+def test_a_selection_says_which_observations_are_context() -> None:
     train, _, _ = parts()
     seen: list[int] = []
     model = small(train)
@@ -206,7 +215,7 @@ class Notebook(GeneralTracker):
         return self
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        self.settings = values
+        self.config = values
 
     def log(self, values: dict[str, float], step: int | None = None, **_: Any) -> None:
         assert step is not None
@@ -218,23 +227,25 @@ def test_trackers_get_every_report(tmp_path: Path) -> None:
     fit(tmp_path / "run", trackers=[notebook])
     assert list(notebook.logged) == [1, 2, 3, 4, 5, 6]
     assert {"loss", "validation", "speed"} <= set(notebook.logged[6])
-    assert notebook.settings["steps"] == 6
+    assert notebook.config["steps"] == 6
 
 
-def test_trackers_that_cannot_be_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"accelerate knows.*; did you mean 'tensorboard'"):
+def test_trackers_that_cannot_be_used_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        ValueError, match=r"Unknown tracker 'tensorbored'; did you mean 'tensorboard'"
+    ):
         fit(None, trackers=["tensorbored"])
     monkeypatch.setattr("gridtnp.training.fit.get_available_trackers", list)
     for name in ("tensorboard", "wandb"):
-        with pytest.raises(ValueError, match=rf"must be installed.*: pip install {name}\."):
+        with pytest.raises(ValueError, match=rf"'{name}' is not installed; pip install {name}\."):
             fit(None, trackers=[name])
     monkeypatch.setattr("gridtnp.training.fit.get_available_trackers", lambda: ["tensorboard"])
-    with pytest.raises(ValueError, match=r"'tensorboard' writes into the folder of the run; give"):
+    with pytest.raises(ValueError, match=r"'tensorboard' writes to the folder of the run; give"):
         fit(None, trackers=["tensorboard"])
 
 
 def test_tensorboard_gets_every_report(tmp_path: Path) -> None:
-    """Where it is installed, which nothing here asks for."""
+    """If it is installed; it is no dependency."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -256,12 +267,12 @@ def test_progress_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0:00 left" in printed
 
 
-def test_configs_of_newer_or_broken_runs_are_told(tmp_path: Path) -> None:
+def test_configs_of_newer_or_broken_runs_are_reported(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for text, message in (
-        ("format: 9\n", r"format 1 or older, but it is of 9; update gridtnp"),
-        ("a: [1\n", r"must be YAML, but it cannot be read"),
-        ("hello\n", r"must be what `fit` wrote, but it has no format number"),
+        ("format: 9\n", r"format 9, but .* up to 2; update gridtnp"),
+        ("a: [1\n", r"Cannot read .*config\.yaml as YAML"),
+        ("hello\n", r"has no format number; was it written by `fit`"),
     ):
         run.config.write_text(text)
         with pytest.raises(ValueError, match=message):
@@ -272,5 +283,5 @@ def test_metrics_cut_short_by_a_kill_are_still_read(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.metrics.write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert [line["step"] for line in run.read_metrics()] == [1, 2]
-    run.forget_after(1)
+    run.drop_metrics_after(1)
     assert run.metrics.read_text() == '{"step": 1}\n'

@@ -68,7 +68,7 @@ def test_training_learns(tmp_path: Path) -> None:
 
 def test_going_on_after_an_interruption_gives_the_same_weights(tmp_path: Path) -> None:
     recipe = Recipe(9, 2, 1e-2, "cosine")
-    train(model(), tasks, recipe, tmp_path / "whole")
+    train(model(), tasks, recipe, tmp_path / "full")
 
     def interrupt(start: int) -> Iterator[Task]:
         for i, task in enumerate(tasks(start)):
@@ -80,9 +80,9 @@ def test_going_on_after_an_interruption_gives_the_same_weights(tmp_path: Path) -
         train(model(), interrupt, recipe, tmp_path / "halves", save_every=2)
     done = train(model(), tasks, recipe, tmp_path / "halves", save_every=2)
     assert done.step == 9
-    whole, halves = weights(tmp_path / "whole"), weights(tmp_path / "halves")
-    for name in whole:
-        torch.testing.assert_close(halves[name], whole[name], rtol=0, atol=0)
+    full, halves = weights(tmp_path / "full"), weights(tmp_path / "halves")
+    for name in full:
+        torch.testing.assert_close(halves[name], full[name], rtol=0, atol=0)
 
 
 def test_a_killed_process_goes_on_to_the_same_weights(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_a_killed_process_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     step = int(read_tensors(checkpoint)[1]["step"])
     assert step < 30
     subprocess.run(command, env=environment(), check=True)
-    train(model(), tasks, Recipe(30, 2, 1e-2, "cosine"), tmp_path / "whole")
-    for name, weight in weights(tmp_path / "whole").items():
+    train(model(), tasks, Recipe(30, 2, 1e-2, "cosine"), tmp_path / "full")
+    for name, weight in weights(tmp_path / "full").items():
         torch.testing.assert_close(weights(tmp_path / "run")[name], weight, rtol=0, atol=0)
 
 
 SCRIPT = """
-import torch, test_training as t
+import torch, test_loop as t
 from pathlib import Path
 torch.set_num_threads({threads})
 t.train(t.model(), t.tasks, t.Recipe(30, 2, 1e-2, "cosine"), Path("{folder}"), save_every=1)
@@ -121,14 +121,14 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
         train(model(), tasks, Recipe(3, 2, 1e-3), tmp_path)
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_weights(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_weights(tmp_path: Path) -> None:
     def poisoned(start: int) -> Iterator[Task]:
         for i, task in enumerate(tasks(start)):
             seen = task.context["observations"]
             huge = PointSet(seen.x, seen.y * 1e30)
             yield Task({"observations": huge}, task.target) if i == 4 else task
 
-    message = r"no longer a number at step 5: .*'height' of source 'observations' reaches \d.*e\+30"
+    message = r"not finite at step 5: .*'height' of source 'observations' reaches \d.*e\+30"
     network = model()
     with pytest.raises(ValueError, match=message + r".* The last good weights are in .*checkpoint"):
         train(network, poisoned, Recipe(8, 2), tmp_path, columns={"observations": ["height"]})
@@ -158,12 +158,10 @@ def validation() -> list[Task]:
 
 @pytest.mark.parametrize("optimiser", ["adamw", "muon"])
 def test_everything_goes_on_after_an_interruption(tmp_path: Path, optimiser: str) -> None:
-    """Moments of either optimiser, the moving average, the best weights and the wait for better
-    ones.
-    """
+    """Optimiser state, the moving average, the best weights and the count towards the patience."""
     recipe = replace(RICH, optimiser=optimiser)
     kept = [model(16), model(16)]
-    train(kept[0], batches, recipe, tmp_path / "whole", validation=validation())
+    train(kept[0], batches, recipe, tmp_path / "full", validation=validation())
 
     def interrupted(start: int) -> Iterator[Task]:
         for i, task in enumerate(batches(start)):
@@ -175,7 +173,7 @@ def test_everything_goes_on_after_an_interruption(tmp_path: Path, optimiser: str
     with pytest.raises(KeyboardInterrupt):
         train(model(16), interrupted, recipe, halves, validation=validation(), save_every=2)
     train(kept[1], batches, recipe, halves, validation=validation(), save_every=2)
-    a, b = (read_tensors(f / "checkpoint.safetensors")[0] for f in (tmp_path / "whole", halves))
+    a, b = (read_tensors(f / "checkpoint.safetensors")[0] for f in (tmp_path / "full", halves))
     assert a.keys() == b.keys()
     moments = {"adamw": "exp_avg_sq.", "muon": "momentum_buffer."}[optimiser]
     assert any(k.startswith(moments) for k in a)
@@ -244,7 +242,7 @@ def test_ctrl_c_saves_and_says_where(tmp_path: Path) -> None:
             yield task
 
     with pytest.raises(
-        KeyboardInterrupt, match=r"Stopped after step 3 of 12; .*checkpoint.* go on"
+        KeyboardInterrupt, match=r"Stopped after step 3 of 12; the checkpoint is .*"
     ):
         train(model(), pressed, RICH, tmp_path)
     assert read_tensors(tmp_path / "checkpoint.safetensors")[1]["step"] == "3"

@@ -1,4 +1,4 @@
-"""Muon keeps directions and evens out sizes; every weight has exactly one optimiser."""
+"""Muon orthogonalises its updates; every weight has exactly one optimiser."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from gridtnp.training.optimisers import Muon, make_optimisers, orthogonal
 @pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
 def test_singular_values_come_near_one_and_vectors_stay(shape: tuple[int, int]) -> None:
     matrices = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0)).double()
-    made = orthogonal(matrices, steps=8)
-    for before, after in zip(matrices, made, strict=True):
+    found = orthogonal(matrices, steps=8)
+    for before, after in zip(matrices, found, strict=True):
         u, s, v = torch.linalg.svd(before, full_matrices=False)
         inner = u.T @ after @ v.T  # diagonal in the same singular vectors
         kept = s > 0.05 * s.max()
@@ -53,5 +53,5 @@ def test_every_weight_has_one_optimiser() -> None:
 
 
 def test_vectors_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"weight matrices, got one of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"weight matrices, got a parameter of shape \(3,\)"):
         Muon([nn.Parameter(torch.zeros(3))], rate=0.1)

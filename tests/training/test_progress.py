@@ -44,4 +44,4 @@ def test_quiet_is_quiet(terminal: bool) -> None:
 
 def test_long_trainings_count_hours() -> None:
     display = Display(100)
-    assert "2:45:00 left" in display.sentence(Progress(1, 1.0, 100.0, 1.0))
+    assert "2:45:00 left" in display.summary(Progress(1, 1.0, 100.0, 1.0))

@@ -1,10 +1,10 @@
-"""A batch in pieces gives what it gives as a whole."""
+"""A batch in pieces has the loss and the gradient of the full batch."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_training import model
+from test_loop import model
 
 from gridtnp.task import PointSet, Task
 from gridtnp.training.distributed import SummedLoss, points_of, share, targets_of
@@ -26,7 +26,9 @@ def batch(size: int, seed: int) -> Task:
 def test_pieces_are_the_batch(size: int, pieces: int, seed: int) -> None:
     task = batch(size, seed)
     if pieces > size:
-        with pytest.raises(ValueError, match=rf"one task for each of {pieces} pieces.*got {size}"):
+        with pytest.raises(
+            ValueError, match=rf"batch of {size} cannot be split into {pieces} pieces"
+        ):
             share(task, 0, pieces)
         return
     parts = [share(task, i, pieces) for i in range(pieces)]
@@ -39,13 +41,13 @@ def test_pieces_are_the_batch(size: int, pieces: int, seed: int) -> None:
 def test_summed_pieces_have_the_gradient_of_the_networks_own_loss() -> None:
     network, task = model(), batch(5, 0)
     network.loss(task).backward()
-    wanted = {k: p.grad.clone() for k, p in network.named_parameters()}
+    expected = {k: p.grad.clone() for k, p in network.named_parameters()}
     network.zero_grad()
-    shell = SummedLoss(network)
+    loss = SummedLoss(network)
     for i in range(3):
-        (shell(share(task, i, 3)) / targets_of(task)).backward()
+        (loss(share(task, i, 3)) / targets_of(task)).backward()
     for name, p in network.named_parameters():
-        torch.testing.assert_close(p.grad, wanted[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(p.grad, expected[name], rtol=1e-4, atol=1e-6)
 
 
 def test_half_precision_is_close() -> None:
@@ -57,5 +59,5 @@ def test_half_precision_is_close() -> None:
 
 def test_targets_without_values_have_no_loss() -> None:
     task = batch(1, 0)
-    with pytest.raises(ValueError, match=r"must have outputs y to compute a loss"):
+    with pytest.raises(ValueError, match=r"targets have no outputs y, which the loss needs"):
         SummedLoss(model())(task.at(PointSet(task.target.x)))

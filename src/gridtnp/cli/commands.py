@@ -111,7 +111,7 @@ def fit(
     """Train a model. Any key can be replaced: --train.lr 1e-3 --model.size small --out runs/b."""
     from gridtnp.cli.experiment import NAME, read_experiment
     from gridtnp.estimator import GriddedTNP
-    from gridtnp.training.distributed import processes
+    from gridtnp.training.distributed import make_accelerator
     from gridtnp.training.run_folder import RunFolder
 
     for token in overrides:
@@ -120,7 +120,7 @@ def fit(
     out, training = Path(wanted.out), wanted.train
     run, _ = RunFolder.opened(out, resume=resume)
     train, val, _ = wanted.parts()
-    first = processes().is_main_process  # of several, one speaks and writes
+    first = make_accelerator().is_main_process  # of several, one speaks and writes
     quiet = json or not first
     model = GriddedTNP.from_options(train, wanted.options(), seed=training.seed, quiet=quiet)
     try:

@@ -1,1 +1,1 @@
-"""Training: a model designed for the data, fitted by a recipe, with checkpoints and a run."""
+"""Training: design a model for data, fit it by a recipe, resume it, keep a record of the run."""

@@ -1,6 +1,6 @@
-"""Checkpoints: tensors in files that are whole or not there, and the state of a training run.
+"""Checkpoints: the full state of a training run, so that it can be resumed exactly.
 
-No pickle: safetensors for tensors, JSON in their header for everything else.
+No pickle: tensors are in safetensors, everything else is JSON in their header.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from gridtnp.files import read_tensors, write_tensors
 from gridtnp.recipes import Recipe, read_recipe
 
 FORMAT = 1
-"""Raised when older versions can no longer read what is written."""
+"""Increased when older versions can no longer read what is written."""
 
 
 @dataclass(frozen=True)
-class Files:
-    """Where checkpoints go."""
+class CheckpointFiles:
+    """Paths of the last and of the best checkpoint."""
 
     last: Path
     best: Path
 
     @classmethod
-    def beside(cls, folder: Path) -> Files:
+    def in_folder(cls, folder: Path) -> CheckpointFiles:
         return cls(folder / "checkpoint.safetensors", folder / "best.safetensors")
 
 
 @dataclass
 class State:
-    """Where a run is: all that the next step depends on but tensors, which are kept beside it.
+    """The state of a run.
 
-    `best` is the best validation so far, `waiting` the validations since.
+    `best` is the best validation score so far, `waiting` the number of validations since then.
     """
 
     step: int = 0
@@ -43,12 +43,12 @@ class State:
     best: float | None = None
     waiting: int = 0
     stopped: bool = False
-    """Whether it ended before its recipe did, because nothing got better."""
+    """Whether training stopped early, for lack of improvement."""
     tensors: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
 
 def save_checkpoint(path: Path, state: State, recipe: Recipe) -> None:
-    """Whole or not at all: a kill while writing leaves the one before."""
+    """Write a checkpoint atomically: if the process is killed, the previous one remains."""
     plain = {k: v for k, v in vars(state).items() if k != "tensors"}
     about = {k: json.dumps(v) for k, v in plain.items()}
     about |= {"recipe": json.dumps(asdict(recipe)), "format": str(FORMAT)}
@@ -56,47 +56,42 @@ def save_checkpoint(path: Path, state: State, recipe: Recipe) -> None:
 
 
 def load_checkpoint(path: Path, recipe: Recipe) -> State:
-    """Where a run was, if it had the same recipe."""
+    """The state in a checkpoint, which must be of the same recipe."""
     tensors, about = read_tensors(path)
     if int(about.get("format", 0)) > FORMAT:
         raise ValueError(
-            f"{path} must be of format {FORMAT} or older, but it is of {about['format']}; "
+            f"{path} has format {about['format']}, but this version reads formats up to {FORMAT}; "
             "update gridtnp."
         )
     if "recipe" not in about:
-        raise ValueError(f"{path} must be a checkpoint of a run, but it holds no recipe.")
+        raise ValueError(f"{path} has no recipe; is it a checkpoint of a run?")
     changed = recipe.differences(read_recipe(json.loads(about["recipe"])))
     if changed:
         raise ValueError(
             f"{path} was made with another recipe ({', '.join(changed)} differ); train into "
-            "another folder or remove it."
+            "another folder, or remove it."
         )
     known = ("step", "seconds", "best", "waiting", "stopped")
     plain = {k: json.loads(about[k]) for k in known if k in about}
     return State(**plain, tensors=tensors)
 
 
-def recipe_of(path: Path) -> Recipe:
-    """The recipe that a checkpoint was made with."""
-    return read_recipe(json.loads(read_tensors(path)[1]["recipe"]))
-
-
-def named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under a common name."""
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename every tensor `name` to `prefix.name`."""
     return {f"{prefix}.{name}": value for name, value in tensors.items()}
 
 
-def part(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `named`: those under a common name."""
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `add_prefix`: the tensors called `prefix.name`, by `name`."""
     start = f"{prefix}."
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
 
 def weights_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The network's part of a checkpoint, as trained last."""
-    return part("model", tensors)
+    """The latest weights of the network in a checkpoint."""
+    return with_prefix("model", tensors)
 
 
-def kept_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights to predict with: their moving average where there is one."""
-    return weights_of(tensors) | part("ema", tensors)
+def averaged_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights to predict with: the moving average, where the recipe keeps one."""
+    return weights_of(tensors) | with_prefix("ema", tensors)

@@ -1,6 +1,6 @@
-"""What `GriddedTNP.for_data` decides: a grid, a network and a recipe from the data, with reasons.
+"""Automatic model design behind `GriddedTNP.for_data`: grid, network and recipe, with reasons.
 
-Every decision can be made by the user instead, by name.
+Every choice can be overridden through `ModelOptions`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Size = Literal["tiny", "small", "medium", "large"]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a model of a size is; `cells` is the most that its grid may have."""
+    """Hyperparameters of a model size; `cells` is the maximum number of grid cells."""
 
     dim: int
     heads: int
@@ -63,18 +63,19 @@ SIZES: dict[str, Scale] = {
     "medium": Scale(128, 8, 5, 8192, "default"),
     "large": Scale(256, 8, 8, 32768, "default"),
 }
-"""`medium` is about the paper's."""
+"""`medium` is close to the paper's models."""
 YEAR = 8766.0
+"""Hours."""
 DRAWS = 4
-"""Batches that are looked at."""
+"""Batches drawn to measure the density of observations."""
 
 
 class ModelOptions(Part):
-    """What may be said about a model of some data; None leaves it to the data.
+    """Options of `GriddedTNP.for_data`; None means: choose from the data.
 
-    `grid` or else `cell` (degrees of latitude) say where its grid points are, `window` how many of
-    them attend to each other along each axis. Observations reach from `context_window` around a
-    task's time, targets from `target_window` around `lead` later, tasks are `every` so often.
+    `cell` is the height of a grid cell in degrees, an alternative to `grid`; `window` is the size
+    of attention windows in cells. Context is observed in `context_window` around a task's time,
+    targets in `target_window` around `lead` later; `every` is the interval between task times.
     """
 
     size: str = "tiny"
@@ -110,7 +111,7 @@ class ModelOptions(Part):
 
 @dataclass(frozen=True)
 class Design:
-    """All that a model of the data needs, why it is so, and one of its batches."""
+    """A design for some data: each choice as (name, value, reason), and one batch of tasks."""
 
     config: ModelConfig
     spec: TaskSpec
@@ -120,19 +121,19 @@ class Design:
     task: Task = field(repr=False)
 
     def __str__(self) -> str:
-        width = max(len(what) for what, _, _ in self.reasons)
+        width = max(len(name) for name, _, _ in self.reasons)
         lines = [f"GriddedTNP to predict {', '.join(self.spec.target)}"]
-        lines += [f"  {what:<{width}}  {chosen}: {why}" for what, chosen, why in self.reasons]
+        lines += [f"  {name:<{width}}  {value}: {reason}" for name, value, reason in self.reasons]
         return "\n".join(lines)
 
 
 def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = None) -> Design:
-    """Choices for a training part; a `config` of one's own replaces those about the network."""
+    """Design a model for a training part; `config` replaces the choices about the network."""
     scale, device = SIZES[options.size], device_here()
-    chosen = options.recipe or scale.recipe
-    made = recipe(chosen)
-    if options.recipe is None and fast_in_bfloat16(device):
-        made = replace(made, precision="bfloat16")
+    name_or_recipe = options.recipe or scale.recipe
+    training = recipe(name_or_recipe)
+    if options.recipe is None and has_fast_bfloat16(device):
+        training = replace(training, precision="bfloat16")
     spec = TaskSpec.of(
         train,
         window=options.context_window,
@@ -148,38 +149,43 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
     elif through_time:
         spec = spec.model_copy(update={"coordinates": ("time", "lat", "lon")})
     normaliser = Normaliser.fit(train)
-    sampler = spec.sampler(train, normaliser, batch=made.batch)
+    sampler = spec.sampler(train, normaliser, batch=training.batch)
     require_overlap(train, spec, sampler)
     tasks = [sampler.draw(index) for index in range(DRAWS)]
-    _require_variety(spec, normaliser, tasks)
+    _require_variation(spec, normaliser, tasks)
     reasons: list[tuple[str, str, str]] = []
     if config is None:
-        config = _network(train, spec, options, scale, tasks, reasons)
+        config = _design_network(train, spec, options, scale, tasks, reasons)
     else:
-        _require_fit(config, train, spec)
-        reasons.append(("network", "as given", "its own configuration, the data's variables"))
-    units = [spec.units.get(name) or "no units" for name in spec.target]
-    spread = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(spec.target), units, strict=True)]
+        _require_matching_config(config, train, spec)
+        reasons.append(("network", "as given", "its configuration matches the data"))
+    units = [spec.units.get(name) or "(no units)" for name in spec.target]
+    scales = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(spec.target), units, strict=True)]
+    source = name_or_recipe if isinstance(name_or_recipe, str) else "as given"
     reasons += [
-        ("normalisation", f"by {', '.join(spread)}", "mean and spread of the training part alone"),
+        (
+            "normalisation",
+            f"σ = {', '.join(scales)}",
+            "mean and standard deviation of the training part only",
+        ),
         ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
-        ("device", device.type, f"products in {made.precision}"),
-        ("recipe", chosen if isinstance(chosen, str) else "as given", made.summary),
+        ("device", device.type, f"matrix products in {training.precision}"),
+        ("recipe", source, training.summary),
     ]
-    return Design(config, spec, normaliser, made, tuple(reasons), tasks[0])
+    return Design(config, spec, normaliser, training, tuple(reasons), tasks[0])
 
 
 def device_here() -> torch.device:
-    """Where training takes place: an accelerator if there is one."""
+    """The device to train on: an accelerator if there is one."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def fast_in_bfloat16(device: torch.device) -> bool:
-    """Whether products take less time than in single precision."""
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware supports bfloat16, rather than emulating it."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _network(
+def _design_network(
     train: Dataset,
     spec: TaskSpec,
     options: ModelOptions,
@@ -187,51 +193,57 @@ def _network(
     tasks: Sequence[Task],
     reasons: list[tuple[str, str, str]],
 ) -> ModelConfig:
-    points = observations(spec, tasks)
+    points = points_per_task(spec, tasks)
     extent = extent_of(train)
-    grid, why = options.grid, "as given"
+    grid, reason = options.grid, "as given"
     side = 8 if scale.cells > 1024 and points > 2000 else 4
     if options.window is not None:
         side = options.window[-1]
     if grid is None:
         time = time_axis(train, spec) if "time" in spec.coordinates else None
         grid = make_grid(
-            extent, points, most=scale.cells, window=side, cell=options.cell, time=time
+            extent, points, max_cells=scale.cells, window=side, cell=options.cell, time=time
         )
-        held = points / (grid.axis("lat").size * grid.axis("lon").size)
-        why = f"covers {extent}; {held:.2g} of about {points:,.0f} observations of a task in a cell"
-        why += ", around the globe" if extent.goes_around else ""
+        per_cell = points / (grid.axis("lat").size * grid.axis("lon").size)
+        reason = f"covers {extent}{', periodic in longitude' if extent.is_global else ''}; "
+        reason += f"about {points:,.0f} observations per task, {per_cell:.2g} per cell"
     shape = " × ".join(f"{a.size} {a.name}" for a in grid.axes)
     cells = " × ".join(f"{a.step:.3g}{' h' if a.name == 'time' else '°'}" for a in grid.axes)
-    reasons.append(("grid", f"{shape}, cells of {cells}", why))
+    reasons.append(("grid", f"{shape}, cells of {cells}", reason))
     window = options.window or tuple(_window(a.size, side) for a in grid.axes)
-    near = options.neighbours or tuple(min(3, a.size) for a in grid.axes)
-    everywhere = any(grid.periodic) and options.size in ("medium", "large")
-    positions: Positions = options.positions or ("absolute" if everywhere else "relative")
+    neighbours = options.neighbours or tuple(min(3, a.size) for a in grid.axes)
+    large_and_global = any(grid.periodic) and options.size in ("medium", "large")
+    positions: Positions = options.positions or ("absolute" if large_and_global else "relative")
     several = len({held.source for held in spec.contexts.values()}) > 1
     fusion = options.fusion or ("multi" if several else "single")
     dim, heads = options.dim or scale.dim, options.heads or scale.heads
     layers = options.layers or scale.layers
     reasons += [
-        ("windows", " × ".join(map(str, window)), "they divide the grid and shift by half"),
         (
-            "places",
+            "window",
+            f"{' × '.join(map(str, window))} cells",
+            "as given"
+            if options.window
+            else "divides the grid; every second attention pass is shifted by half a window",
+        ),
+        (
+            "positions",
             positions,
-            "what is learned in one cell holds in all"
+            "what is learned in one cell applies to all cells"
             if positions == "relative"
-            else "there are enough data to learn each region by itself",
+            else "each region is learned separately",
         ),
         (
             "fusion",
             fusion,
-            "each source has a grid of its own first"
+            "one grid per source, merged before attention"
             if fusion == "multi"
             else "all observations share one grid",
         ),
         ("width", f"{dim} with {heads} heads, {layers} layers", f"size {options.size!r}"),
     ]
     if train.feature_names:
-        reasons.append(("features", ", ".join(train.feature_names), "known at every place"))
+        reasons.append(("features", ", ".join(train.feature_names), "known everywhere"))
     return ModelConfig(
         coordinates=grid.names,
         features=train.feature_names,
@@ -243,7 +255,7 @@ def _network(
             grid_encoder=PseudoToken(),
             fusion=fusion,
             processor=Swin(layers=layers, window=window),
-            decoder=Neighbour(neighbours=near),
+            decoder=Neighbour(neighbours=neighbours),
             positions=positions,
         ),
         dim=dim,
@@ -252,11 +264,11 @@ def _network(
     )
 
 
-def observations(spec: TaskSpec, tasks: Sequence[Task]) -> float:
-    """How many of the target's source a task has, context and targets together."""
+def points_per_task(spec: TaskSpec, tasks: Sequence[Task]) -> float:
+    """Mean number of observations of the target's source in a task, context and targets."""
     own = [n for n, held in spec.contexts.items() if held.source == spec.target_source]
-    seen = [max((count(t.context[n]) for n in own), default=0) + count(t.target) for t in tasks]
-    return sum(seen) / sum(t.target.batch for t in tasks)
+    counts = [max((count(t.context[n]) for n in own), default=0) + count(t.target) for t in tasks]
+    return sum(counts) / sum(t.target.batch for t in tasks)
 
 
 def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embedded:
@@ -266,36 +278,36 @@ def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embe
     plain = tuple(name for name in features if name != "hours")
     if plain:
         parts.append(Raw(of=plain))
-    if "hours" in features:  # since 1970: waves from an hour to a year, as in the paper
+    if "hours" in features:  # since 1970: periods from an hour to a year, as in the paper
         parts.append(Fourier(of=("hours",), per_column=10, shortest=1.0, longest=YEAR))
     return Embedded(embedding=tuple(parts))
 
 
 def _window(size: int, side: int) -> int:
-    """The largest whole part of an axis that is no longer than `side`."""
+    """The largest divisor of an axis's size that is at most `side`."""
     return max(d for d in range(1, min(size, side) + 1) if size % d == 0)
 
 
-def _require_variety(spec: TaskSpec, normaliser: Normaliser, tasks: Sequence[Task]) -> None:
+def _require_variation(spec: TaskSpec, normaliser: Normaliser, tasks: Sequence[Task]) -> None:
     values = torch.cat([t.target.y.flatten(0, 1) for t in tasks if t.target.y is not None])
     for i, name in enumerate(spec.target):
         if normaliser.std[name] == 1.0 and bool((values[:, i].abs() < 1e-6).all()):
             raise ValueError(
-                f"A target must vary to be learned, but {name} is {normaliser.mean[name]:g} "
-                "everywhere in the training part; choose another target."
+                f"Target {name!r} is {normaliser.mean[name]:g} everywhere in the training part; "
+                "choose a target that varies."
             )
 
 
-def _require_fit(config: ModelConfig, train: Dataset, spec: TaskSpec) -> None:
-    wanted = {name: len(held.variables) for name, held in spec.contexts.items()}
+def _require_matching_config(config: ModelConfig, train: Dataset, spec: TaskSpec) -> None:
+    sources = {name: len(held.variables) for name, held in spec.contexts.items()}
     pairs = (
-        ("sources", dict(config.sources), wanted),
+        ("sources", dict(config.sources), sources),
         ("features", config.features, train.feature_names),
         ("outputs", config.dim_y, len(spec.target)),
     )
-    for what, found, needed in pairs:
-        if found != needed:
+    for what, given, needed in pairs:
+        if given != needed:
             raise ValueError(
-                f"A configuration must have the {what} of the data, {needed}, got {found}; adapt "
-                f"it with config.model_copy(update=...)."
+                f"config= has {what} {given}, but the data have {needed}; adapt it with "
+                "config.model_copy(update=...)."
             )

@@ -1,4 +1,4 @@
-"""Several processes that train one network: how it is spread over them, and what they share."""
+"""Data-parallel and sharded training over several processes, on `accelerate`."""
 
 from __future__ import annotations
 
@@ -22,74 +22,74 @@ from gridtnp.task import PointSet, Task
 from gridtnp.training.optimisers import make_optimisers
 
 
-def processes(
+def make_accelerator(
     trackers: Sequence[Any] = (), folder: str | os.PathLike[str] | None = None
 ) -> Accelerator:
-    """All processes that were started together, by `accelerate launch` or `torchrun`.
-
-    Without being told that there is nothing but processors, it would take each for the only one.
-    Precision is the recipe's affair, whatever the launcher was told.
-    """
+    """The `Accelerator` of one process or of all started by `torchrun` or `accelerate launch`."""
     return Accelerator(
-        cpu=not torch.accelerator.is_available(),
-        mixed_precision="no",
+        cpu=not torch.accelerator.is_available(),  # else CPU processes would not form a group
+        mixed_precision="no",  # the recipe decides, not the launcher
         log_with=list(trackers) or None,
         project_dir=folder,
     )
 
 
-def spread(
-    accelerator: Accelerator, shell: SummedLoss, recipe: Recipe, sharded: bool
+def distribute(
+    accelerator: Accelerator, loss: SummedLoss, recipe: Recipe, sharded: bool
 ) -> tuple[torch.nn.Module, list[Optimizer]]:
-    """The network and its optimisers on their devices: copied to every process, or in shards."""
+    """The network and its optimisers, replicated in every process (DDP) or sharded (FSDP)."""
     if not sharded:
-        shell, *optimisers = accelerator.prepare(shell, *make_optimisers(shell.network, recipe))
-        return shell, optimisers
+        loss, *optimisers = accelerator.prepare(loss, *make_optimisers(loss.network, recipe))
+        return loss, optimisers
     if accelerator.num_processes == 1:
         raise ValueError(
-            "A network can be in shards over several processes, but there is only one; start more "
-            "with `torchrun` or leave out shard=True."
+            "shard=True needs several processes, but there is only one; start more with `torchrun` "
+            "or leave shard=True out."
         )
     if recipe.optimiser == "muon":
         raise ValueError(
-            'A network in shards needs optimiser="adamw", got "muon", whose steps need whole '
-            "matrices."
+            'shard=True does not work with optimiser="muon", which needs unsharded matrices; use '
+            'optimiser="adamw".'
         )
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    # as a whole, because its parts call each other by other ways than `forward`
-    fully_shard(shell.to(accelerator.device), mesh=mesh, reshard_after_forward=True)
-    return shell, make_optimisers(shell.network, recipe)
+    # one unit, because submodules also call methods of each other that FSDP does not hook
+    fully_shard(loss.to(accelerator.device), mesh=mesh, reshard_after_forward=True)
+    return loss, make_optimisers(loss.network, recipe)
 
 
 @contextmanager
-def together() -> Iterator[None]:
-    """Turns the failure of a message between processes into a sentence."""
+def explain_lost_process() -> Iterator[None]:
+    """Turn a communication failure into an error that says what to do."""
     try:
         yield
     except RuntimeError as error:
         lost = ("Connection closed", "Connection reset", "Broken pipe", "NCCL", "gloo", "Gloo")
         if torch.distributed.is_initialized() and any(word in str(error) for word in lost):
             raise RuntimeError(
-                "All processes of a training must live to its end, but another one has stopped; "
-                f"start them again with resume=True to go on ({str(error).splitlines()[0]})."
+                f"Another process has stopped ({str(error).splitlines()[0]}); start all processes "
+                "again with resume=True."
             ) from error
         raise
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be in shards, gathered; all processes must ask for it."""
+def gathered(tensor: Tensor) -> Tensor:
+    """The full tensor of a shard; a collective operation, which all processes must call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def like(mine: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor on the device and in the shards of another one."""
-    if isinstance(mine, DTensor) and not isinstance(value, DTensor):
-        return distribute_tensor(value.to(mine.device), mine.device_mesh, mine.placements)
-    return value.to(mine.device)
+def match_layout(value: Tensor, reference: Tensor) -> Tensor:
+    """A full tensor on the device of another one, and sharded as it is."""
+    if isinstance(reference, DTensor) and not isinstance(value, DTensor):
+        mesh, placements = reference.device_mesh, reference.placements
+        return distribute_tensor(value.to(reference.device), mesh, placements)
+    return value.to(reference.device)
 
 
 class SummedLoss(nn.Module):
-    """The network as processes share it: a task's negative log-likelihood, summed over targets."""
+    """The module that is distributed: a network's negative log-likelihood, summed over targets.
+
+    The sum, unlike the mean, can be split over processes with different numbers of targets.
+    """
 
     def __init__(self, network: NeuralProcess, precision: str = "float32") -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class SummedLoss(nn.Module):
 
     def forward(self, task: Task) -> Float[Tensor, ""]:
         if task.target.y is None:
-            raise ValueError("The targets must have outputs y to compute a loss, got none.")
+            raise ValueError("The targets have no outputs y, which the loss needs.")
         device = task.target.x.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self.low_precision):
             log_density = self.network(task).log_prob(task.target.y).sum(-1)
@@ -108,12 +108,12 @@ class SummedLoss(nn.Module):
 
 
 def share(task: Task, number: int, of: int) -> Task:
-    """Piece `number` of a batch that is cut in `of` pieces, each at least one task."""
+    """Piece `number` of a batch that is split into `of` pieces of at least one task each."""
     batch = task.target.batch
     if of > batch:
         raise ValueError(
-            f"A batch must have at least one task for each of {of} pieces (processes times "
-            f"accumulate), got {batch}; make it larger or use fewer."
+            f"A batch of {batch} cannot be split into {of} pieces (processes × accumulate); use a "
+            "larger batch or fewer pieces."
         )
     if of == 1:
         return task
@@ -123,16 +123,17 @@ def share(task: Task, number: int, of: int) -> Task:
 
 
 def targets_of(task: Task) -> int:
-    """How many there are in the batch."""
+    """Number of targets in the batch."""
     return count(task.target)
 
 
 def points_of(task: Task) -> int:
-    """Observations and targets in the batch."""
+    """Number of observations and targets in the batch."""
     return sum(map(count, task.context.values())) + count(task.target)
 
 
 def count(points: PointSet) -> int:
+    """Number of points that are not masked."""
     return points.batch * points.n if points.mask is None else int(points.mask.sum())
 
 

@@ -1,4 +1,4 @@
-"""What training will take: parameters, memory and minutes, from one or two real steps."""
+"""Estimates of parameters, memory and training time, measured on a few steps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from gridtnp.training.distributed import SummedLoss, targets_of
 from gridtnp.training.optimisers import make_optimisers
 
 TRIALS = 2
+"""Timed steps, after one to warm up."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of training a network by a recipe on this machine, in one process."""
+    """Cost of training a network by a recipe in one process on this machine."""
 
     parameters: int
     bytes: int
@@ -44,25 +45,25 @@ class Estimate:
 
 
 def estimate(network: NeuralProcess, task: Task, recipe: Recipe, device: torch.device) -> Estimate:
-    """Some steps with one of its batches, on a copy on the device.
+    """Measure a few training steps on a copy of the network.
 
-    Memory is that of weights, gradients, moments and of what a forward pass keeps for the backward
-    one.
+    Memory counts weights, gradients, optimiser state and the activations saved for the backward
+    pass.
     """
     trial = SummedLoss(copy.deepcopy(network).train(), recipe.precision).to(device)
     task = task.to(device)
     optimisers = make_optimisers(trial.network, recipe)
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     seconds = []
     for number in range(1 + TRIALS):
         start = time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(note if not number else _same, _same):
+        with torch.autograd.graph.saved_tensors_hooks(record if not number else _same, _same):
             loss = trial(task) / max(1, targets_of(task))
         loss.backward()
         for optimiser in optimisers:
@@ -73,8 +74,8 @@ def estimate(network: NeuralProcess, task: Task, recipe: Recipe, device: torch.d
         seconds.append(time.perf_counter() - start)
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
     count = sum(p.numel() for p in network.parameters())
-    fastest = min(seconds[1:])  # whatever else runs only makes it slower
-    return Estimate(count, 4 * weights + sum(kept.values()), fastest, recipe.steps)
+    fastest = min(seconds[1:])  # other processes only make it slower
+    return Estimate(count, 4 * weights + sum(saved.values()), fastest, recipe.steps)
 
 
 def _same(tensor: Tensor) -> Tensor:

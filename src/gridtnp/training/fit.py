@@ -1,7 +1,4 @@
-"""Fitting a model to data: tasks from the training part, scored on the validation part.
-
-The run's folder, the display and trackers hang on the loop of `training.py`.
-"""
+"""Fitting a model to data: `loop.py` on sampled tasks, with run folder, display and trackers."""
 
 from __future__ import annotations
 
@@ -23,26 +20,27 @@ from gridtnp.config import GriddedConfig
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
+from gridtnp.files import read_tensors
 from gridtnp.recipes import Recipe, read_recipe
-from gridtnp.recipes import recipe as made
+from gridtnp.recipes import recipe as to_recipe
 from gridtnp.saving import save
 from gridtnp.task import Task
 from gridtnp.tasks.augmentation import shifted
 from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Selection
-from gridtnp.training.distributed import processes
+from gridtnp.training.distributed import make_accelerator
 from gridtnp.training.estimates import estimate
 from gridtnp.training.loop import Progress, train
 from gridtnp.training.progress import Display
 from gridtnp.training.run_folder import RunFolder
 
-VALIDATION = 64
-"""Tasks to validate with: all times of the validation part, or so many of them at random."""
-MOVES = 1
-"""Random numbers of their own for moving tasks."""
+MAX_VALIDATION = 64
+"""Maximum number of validation tasks; a random subset of the times is used if there are more."""
+SHIFT_SEED = 1
+"""Seed of the shift augmentation, in addition to the run's seed."""
 Tracker = str | GeneralTracker
-"""`"tensorboard"`, `"wandb"`, … or one of your own."""
+"""`"tensorboard"`, `"wandb"`, …, or a tracker object of accelerate."""
 
 
 def fit(
@@ -62,153 +60,150 @@ def fit(
     quiet: bool = False,
 ) -> Recipe:
     """Train the model's network in place; see `GriddedTNP.fit`. Returns the recipe followed."""
-    wanted = made(model.recipe if recipe is None else recipe)
+    keep_recipe = recipe is None or minutes is not None
+    recipe = to_recipe(model.recipe if recipe is None else recipe)
     if resume and out is None:
-        raise ValueError("To go on with a run, its folder must be known; give out='runs/...'.")
+        raise ValueError("resume=True needs the folder of the run; give out='runs/...'.")
     _require_trackers(trackers, out)
-    accelerator = processes(trackers, out)
-    run, begun = (None, False) if out is None else RunFolder.opened(out, resume=resume)
-    accelerator.wait_for_everyone()  # before the first one writes there
-    if begun and run is not None:
+    accelerator = make_accelerator(trackers, out)
+    run, resumed = (None, False) if out is None else RunFolder.opened(out, resume=resume)
+    accelerator.wait_for_everyone()  # before the main process writes to the folder
+    if resumed and run is not None:
         run.require_same_data(data)
-        free = recipe is None or minutes is not None
-        wanted = _recipe_to_go_on_with(run, model, None if free else wanted, seed)
-    sampler = model.sampler(data, selection, batch=wanted.batch, seed=seed)
-    if minutes is not None and not begun:
-        wanted = _as_long_as(minutes, wanted, model, sampler, accelerator.device)
+        recipe = _recipe_of_run(run, model, None if keep_recipe else recipe, seed)
+    sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
+    if minutes is not None and not resumed:
+        recipe = _recipe_for_minutes(minutes, recipe, model, sampler, accelerator.device)
     validation = () if val is None else validation_tasks(model, val)
     main = accelerator.is_main_process
-    if main and not quiet and wanted != made(model.recipe):
-        print(f"recipe: {wanted.summary}")
-    if run is not None and main and not begun:
-        run.begin(_settings(model, wanted), data, seed)
-    if run is not None and main and begun:
-        run.forget_after(_steps_done(run))
+    if main and not quiet and recipe != to_recipe(model.recipe):
+        print(f"recipe: {recipe.summary}")
+    if run is not None and main and not resumed:
+        run.begin(_run_config(model, recipe), data, seed)
+    if run is not None and main and resumed:
+        run.drop_metrics_after(_steps_done(run))
     accelerator.wait_for_everyone()
     if trackers:
-        accelerator.init_trackers("gridtnp", asdict(wanted))
+        accelerator.init_trackers("gridtnp", asdict(recipe))
 
     def report(progress: Progress) -> None:
         display(progress)
         values = {k: v for k, v in asdict(progress).items() if v is not None}
         if run is not None and main:
-            run.note(values)
+            run.add_metrics(values)
         if trackers:
             accelerator.log({k: v for k, v in values.items() if k != "step"}, progress.step)
 
     try:
-        with Display(wanted.steps, quiet=quiet or not main) as display:
+        with Display(recipe.steps, quiet=quiet or not main) as display:
             train(
                 model.network,
-                lambda start: prefetch(_maker(model, sampler, seed), start, workers=workers),
-                wanted,
+                lambda start: prefetch(_task_maker(model, sampler, seed), start, workers=workers),
+                recipe,
                 None if run is None else run.files,
                 validation=validation,
                 columns=_columns(model),
                 accelerator=accelerator,
                 shard=shard,
                 report=report,
-                report_every=min(100, max(1, wanted.steps // 200)),
-                save_every=min(wanted.validate_every, 500),
+                report_every=min(100, max(1, recipe.steps // 200)),
+                save_every=min(recipe.validate_every, 500),
             )
     except KeyboardInterrupt as stopped:
-        again = "" if out is None else f" Go on with fit(..., out={str(out)!r}, resume=True)."
+        again = "" if out is None else f" Continue with fit(..., out={str(out)!r}, resume=True)."
         raise KeyboardInterrupt(f"{stopped}{again}") from None
     finally:
         for tracker in accelerator.trackers:
             tracker.finish()
     if run is not None and main:
-        save(replace(model, recipe=wanted), run.model)
+        save(replace(model, recipe=recipe), run.model)
     accelerator.wait_for_everyone()
-    return wanted
+    return recipe
 
 
-def _maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
-    """What makes the training task of a number."""
+def _task_maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
+    """Training batches by index, with shift augmentation if positions are relative."""
     a = model.config.architecture
     if not isinstance(a, GriddedConfig) or a.positions == "absolute":
         return sampler.draw
     return lambda index: shifted(
-        sampler.draw(index), a.grid, np.random.default_rng([seed, index, MOVES])
+        sampler.draw(index), a.grid, np.random.default_rng([seed, index, SHIFT_SEED])
     )
 
 
 def validation_tasks(model: ModelContents, val: Dataset, batch: int = 8) -> list[Task]:
-    """The same ones every time."""
+    """A fixed set of tasks: all times of the validation part, at most `MAX_VALIDATION`."""
     sampler = model.sampler(val, batch=batch, seed=0)
-    if sampler.times is None or len(sampler.times) <= VALIDATION:
+    if sampler.times is None or len(sampler.times) <= MAX_VALIDATION:
         return list(sampler.in_order())
-    return [sampler.draw(index) for index in range(VALIDATION // batch)]
+    return [sampler.draw(index) for index in range(MAX_VALIDATION // batch)]
 
 
 def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] | None) -> None:
-    """Raise for a name that is unknown, not installed, or has no folder to write to."""
+    """Raise for a tracker that is unknown, not installed, or has no folder to write to."""
     for name in (tracker for tracker in trackers if isinstance(tracker, str)):
         require_known(name, LOGGER_TYPE_TO_CLASS, "tracker")
         if name not in map(str, get_available_trackers()):
-            raise ValueError(
-                f"The tracker {name!r} must be installed, but it is not: pip install {name}."
-            )
+            raise ValueError(f"Tracker {name!r} is not installed; pip install {name}.")
         if out is None and LOGGER_TYPE_TO_CLASS[name].requires_logging_directory:
             raise ValueError(
-                f"The tracker {name!r} writes into the folder of the run; give out='runs/...'."
+                f"Tracker {name!r} writes to the folder of the run; give out='runs/...'."
             )
 
 
-def _recipe_to_go_on_with(
-    run: RunFolder, model: ModelContents, wanted: Recipe | None, seed: int
-) -> Recipe:
-    """The run's own, unless another one is asked for, which is refused."""
+def _recipe_of_run(run: RunFolder, model: ModelContents, given: Recipe | None, seed: int) -> Recipe:
+    """The recipe of a run to resume; raises unless model, seed and any given recipe match it."""
     before = run.read_config()
-    own = read_recipe(before["recipe"])
-    now = _settings(model, own)
+    recipe = read_recipe(before["recipe"])
+    now = _run_config(model, recipe)
     for what in ("model", "task"):
         if before[what] != now[what]:
             raise ValueError(
-                f"A run goes on with the model that it began with, but the {what} differs from "
-                f"that in {run.config}; load it with GriddedTNP.load or train into another folder."
+                f"The {what} differs from that in {run.config}; resume with the model that the run "
+                "started with, or train into another folder."
             )
     if before["seed"] != seed:
         raise ValueError(
-            f"A run goes on with the seed that it began with, {before['seed']}, got {seed}."
+            f"seed={seed}: the run started with seed={before['seed']}; resume with that, or train "
+            "into another folder."
         )
-    changed = [] if wanted is None else wanted.differences(own)
+    changed = [] if given is None else given.differences(recipe)
     if changed:
         raise ValueError(
-            f"{run.path} was made with another recipe ({', '.join(changed)} differ); train into "
-            "another folder or leave the recipe out."
+            f"{run.path} has another recipe ({', '.join(changed)} differ); leave the recipe out to "
+            "resume with that of the run, or train into another folder."
         )
-    return own
+    return recipe
 
 
-def _as_long_as(
-    minutes: float, wanted: Recipe, model: ModelContents, sampler: Sampler, device: torch.device
+def _recipe_for_minutes(
+    minutes: float, recipe: Recipe, model: ModelContents, sampler: Sampler, device: torch.device
 ) -> Recipe:
     """The recipe with as many steps as fit into the time, the same number in all processes."""
     if not minutes > 0:
-        raise ValueError(f"Training must be given some time, got minutes={minutes:g}.")
-    step = estimate(model.network, sampler.draw(0), wanted, device).seconds_per_step
-    agreed: list[Any] = [max(1, round(60 * minutes / step))]
-    broadcast_object_list(agreed)
+        raise ValueError(f"minutes={minutes:g}: must be positive.")
+    seconds = estimate(model.network, sampler.draw(0), recipe, device).seconds_per_step
+    shared: list[Any] = [max(1, round(60 * minutes / seconds))]
+    broadcast_object_list(shared)
+    steps: int = shared[0]
     return replace(
-        wanted, steps=agreed[0], validate_every=min(wanted.validate_every, max(1, agreed[0] // 6))
+        recipe, steps=steps, validate_every=min(recipe.validate_every, max(1, steps // 6))
     )
 
 
 def _steps_done(run: RunFolder) -> int:
-    from gridtnp.files import read_tensors
-
     return int(read_tensors(run.files.last)[1]["step"]) if run.files.last.exists() else 0
 
 
-def _settings(model: ModelContents, chosen: Recipe) -> dict[str, Any]:
+def _run_config(model: ModelContents, recipe: Recipe) -> dict[str, Any]:
     return {
         "task": model.spec.model_dump(mode="json"),
         "model": model.config.model_dump(mode="json"),
-        "recipe": asdict(chosen),
+        "recipe": asdict(recipe),
     }
 
 
 def _columns(model: ModelContents) -> dict[str, Sequence[str]]:
+    """Names of the variables of each context set, of the target and of the features."""
     names: dict[str, Sequence[str]] = {k: v.variables for k, v in model.spec.contexts.items()}
     return names | {"target": model.spec.target_names, "features": model.config.features}

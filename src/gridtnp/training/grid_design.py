@@ -1,6 +1,6 @@
-"""A grid that suits the data: as wide as they are, with a few observations in a cell.
+"""Designing a grid for data: it covers all sources, with a few observations per cell.
 
-Also what can be told at once about sources that have nothing to do with each other.
+Also checks that the sources overlap in space and time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.specification import TaskSpec
 
 PER_CELL = 2.5
-"""Observations of a task that a cell should hold: enough to fill it, few enough to tell apart."""
-AROUND = 300.0
-"""Longitudes that span so many degrees go around the globe."""
+"""Observations of a task per cell: enough to fill the cell, few enough to resolve them."""
+GLOBAL = 300.0
+"""Data that span more degrees of longitude get a periodic axis."""
 MARGIN = 0.02
-"""Of the extent, on each side."""
+"""Margin on each side, as a fraction of the extent."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """A box of degrees; longitudes in the range that the dataset uses."""
+    """A bounding box in degrees; longitudes are in the dataset's range."""
 
     south: float
     north: float
@@ -37,21 +37,21 @@ class Extent:
 
     @classmethod
     def of(cls, lat: np.ndarray, lon: np.ndarray, west: float) -> Extent:
-        turned = wrap(lon, west)
-        ends = (lat.min(), lat.max(), turned.min(), turned.max())
+        wrapped = wrap(lon, west)
+        ends = (lat.min(), lat.max(), wrapped.min(), wrapped.max())
         return cls(*(float(value) for value in ends))
 
     @property
-    def goes_around(self) -> bool:
-        return self.east - self.west > AROUND
+    def is_global(self) -> bool:
+        return self.east - self.west > GLOBAL
 
     @property
-    def squeeze(self) -> float:
-        """How much shorter a degree of longitude is than one of latitude, in the middle."""
+    def lon_scale(self) -> float:
+        """Length of a degree of longitude relative to one of latitude, at the central latitude."""
         return max(0.2, math.cos(math.radians((self.south + self.north) / 2)))
 
-    def apart(self, other: Extent) -> bool:
-        """Whether the two have nothing in common."""
+    def disjoint(self, other: Extent) -> bool:
+        """Whether the two boxes do not overlap."""
         lat = self.south > other.north or other.south > self.north
         return lat or self.west > other.east or other.west > self.east
 
@@ -60,55 +60,56 @@ class Extent:
 
 
 def extent_of(data: Dataset) -> Extent:
-    """Of all sources and static fields together."""
+    """The bounding box of all sources and static fields."""
     lat = [s.lat for s in data.sources.values()]
     lon = [s.lon for s in data.sources.values()]
     for feature in data.statics.values():
         if feature.field is not None and not Extent.of(
             np.concatenate(lat), np.concatenate(lon), data.west
-        ).apart(Extent.of(feature.field.lat, feature.field.lon, data.west)):
-            near = _within(feature.field.lat, np.concatenate(lat))
-            close = _within(
+        ).disjoint(Extent.of(feature.field.lat, feature.field.lon, data.west)):
+            field_lat = _clip(feature.field.lat, np.concatenate(lat))
+            field_lon = _clip(
                 wrap(feature.field.lon, data.west), wrap(np.concatenate(lon), data.west)
             )
-            lat, lon = [*lat, near], [*lon, close]
+            lat, lon = [*lat, field_lat], [*lon, field_lon]
     return Extent.of(np.concatenate(lat), np.concatenate(lon), data.west)
 
 
-def _within(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """A static field counts as far as half the places' own extent beyond them: a map of the world
-    must not make a grid of the world.
+def _clip(values: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Clip a static field's coordinates to the observations' extent, enlarged by half on each side.
+
+    Otherwise a global static field would make the grid global.
     """
-    low, high = places.min(), places.max()
-    room = (high - low) / 2 + 1e-6
-    return np.clip(values, low - room, high + room)
+    low, high = observed.min(), observed.max()
+    margin = (high - low) / 2 + 1e-6
+    return np.clip(values, low - margin, high + margin)
 
 
 def make_grid(
     extent: Extent,
     points: float,
     *,
-    most: int,
+    max_cells: int,
     window: int,
     cell: float | None = None,
     time: Axis | None = None,
 ) -> Grid:
-    """Latitude and longitude cells about as wide as high, whole windows of them along each axis.
+    """A grid of roughly square latitude-longitude cells, a multiple of `window` along each axis.
 
-    A cell of `cell` degrees of latitude, or as many cells as `points` observations fill, at most
-    `most`.
+    Cells are `cell` degrees of latitude high, or sized to hold `PER_CELL` of `points` observations
+    each, with about `max_cells` cells at most.
     """
     height = max(extent.north - extent.south, 1e-3)
-    width = 360.0 if extent.goes_around else max(extent.east - extent.west, 1e-3)
-    area = height * width * extent.squeeze
+    width = 360.0 if extent.is_global else max(extent.east - extent.west, 1e-3)
+    area = height * width * extent.lon_scale
     if cell is None:
-        wanted = min(max(points / PER_CELL, window**2), most)
-        cell = math.sqrt(area / wanted)
-    rows = _whole(height / cell, window)
-    columns = _whole(width * extent.squeeze / cell, window)
+        cells = min(max(points / PER_CELL, window**2), max_cells)
+        cell = math.sqrt(area / cells)
+    rows = _round_to_multiple(height / cell, window)
+    columns = _round_to_multiple(width * extent.lon_scale / cell, window)
     pad = MARGIN * height
     south, north = max(-90.0, extent.south - pad), min(90.0, extent.north + pad)
-    if extent.goes_around:
+    if extent.is_global:
         lon = Axis.circle("lon", extent.west, 360.0, columns)
     else:
         pad = MARGIN * width
@@ -117,30 +118,30 @@ def make_grid(
     return Grid(axes if time is None else (time, *axes), "sphere")
 
 
-def _whole(cells: float, window: int) -> int:
+def _round_to_multiple(cells: float, window: int) -> int:
     return max(1, round(cells / window)) * window
 
 
 def spans_time(spec: TaskSpec) -> bool:
-    """Whether the points of a task are of more than one moment."""
-    return _reach(spec)[1] > _reach(spec)[0]
+    """Whether the points of a task may have different times."""
+    return _time_range(spec)[1] > _time_range(spec)[0]
 
 
-def time_axis(data: Dataset, spec: TaskSpec, most: int = 8) -> Axis:
-    """Hours around a task's time, as far as its windows reach, at most `most` of them."""
-    low, high = _reach(spec)
+def time_axis(data: Dataset, spec: TaskSpec, max_size: int = 8) -> Axis:
+    """A time axis in hours from the task's time, over all time windows of a task."""
+    low, high = _time_range(spec)
     steps = []
     for source in data.sources.values():
         if source.times is not None and len(source.times) > 1:
             gaps = np.diff(np.unique(source.times)) / HOUR
             steps.append(float(np.median(gaps)))
     step = min(steps, default=high - low)
-    size = int(min(most, max(2, round((high - low) / max(step, 1e-6)) + 1)))
+    size = int(min(max_size, max(2, round((high - low) / max(step, 1e-6)) + 1)))
     return Axis.span("time", low, high, size)
 
 
-def _reach(spec: TaskSpec) -> tuple[float, float]:
-    """Hours from the earliest to the latest that a task may hold."""
+def _time_range(spec: TaskSpec) -> tuple[float, float]:
+    """Earliest and latest time that a task may hold, in hours from its own time."""
     lead, instant = duration(spec.lead), np.timedelta64(1, "ms")
     target = Window.parse(spec.target_window)
     ends = [(target.start + lead, target.stop + lead - instant)]
@@ -151,33 +152,32 @@ def _reach(spec: TaskSpec) -> tuple[float, float]:
 
 
 def require_overlap(data: Dataset, spec: TaskSpec, sampler: Sampler) -> None:
-    """Raise if a context source is nowhere near the target's, or never at the same time."""
+    """Raise if a context source does not overlap with the target's in space or in time."""
     target = data.sources[spec.target_source]
-    wanted = Extent.of(target.lat, target.lon, data.west)
+    target_extent = Extent.of(target.lat, target.lon, data.west)
     times = sampler.times
     for held in spec.contexts.values():
         source = data.sources[held.source]
         if source is target:
             continue
-        found = Extent.of(source.lat, source.lon, data.west)
-        if found.apart(wanted):
+        extent = Extent.of(source.lat, source.lon, data.west)
+        if extent.disjoint(target_extent):
             raise ValueError(
-                f"All sources must share a region with {target.name!r} ({wanted}), but "
-                f"{source.name!r} is elsewhere ({found}); leave it out or check its coordinates."
+                f"Source {source.name!r} ({extent}) does not overlap with {target.name!r} "
+                f"({target_extent}); leave it out or check its coordinates."
             )
         if times is None or source.times is None:
             continue
         window = Window.parse(held.window or spec.window)
-        if not _ever(source, times, window):
+        if not _any_in_window(source, times, window):
             raise ValueError(
-                f"All sources must have observations at the times of tasks ({show(times[0])} to "
-                f"{show(times[-1])}), but {source.name!r} ({show(source.times[0])} to "
-                f"{show(source.times[-1])}) never has any in the window "
-                f"{held.window or spec.window}; widen context_window or leave it out."
+                f"Source {source.name!r} ({show(source.times[0])} to {show(source.times[-1])}) has "
+                f"no observation in the time window {held.window or spec.window} of any task "
+                f"({show(times[0])} to {show(times[-1])}); widen context_window or leave it out."
             )
 
 
-def _ever(source: Source, times: np.ndarray, window: Window) -> bool:
+def _any_in_window(source: Source, times: np.ndarray, window: Window) -> bool:
     assert source.times is not None
     first = np.searchsorted(source.times, times + window.start, side="left")
     last = np.searchsorted(source.times, times + window.stop, side="left")

@@ -1,7 +1,7 @@
-"""The training loop: readable, on `accelerate`, and killed at any moment it goes on where it was.
+"""The training loop, on `accelerate`; it resumes exactly from the last checkpoint.
 
-Tasks are numbered, so that the stream goes on with the right one. The same loop serves one process
-and many, data sets and synthetic tasks.
+Batches are numbered, so that a resumed run continues with the next one. The same loop serves one
+process and many, datasets and synthetic tasks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from accelerate import Accelerator
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
 from gridtnp.task import Task
-from gridtnp.training.checkpoints import Files
-from gridtnp.training.distributed import points_of, processes, together
+from gridtnp.training.checkpoints import CheckpointFiles
+from gridtnp.training.distributed import explain_lost_process, make_accelerator, points_of
 from gridtnp.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
 class Progress:
-    """After a step: how many, the mean loss since the last report, seconds of training in all,
-    points per second, and where it was validated the log-likelihood per target.
+    """Progress after a step.
+
+    `loss` is the mean since the last report, `seconds` the total training time, `speed` in points
+    per second; `validation` is the log-likelihood per target, if this step was validated.
     """
 
     step: int
@@ -45,7 +47,7 @@ def train(
     network: NeuralProcess,
     tasks: Callable[[int], Iterator[Task]],
     recipe: Recipe,
-    files: Files | Path | None,
+    files: CheckpointFiles | Path | None,
     *,
     validation: Sequence[Task] = (),
     columns: Mapping[str, Sequence[str]] | None = None,
@@ -55,49 +57,50 @@ def train(
     report_every: int = 100,
     save_every: int = 1000,
 ) -> Progress:
-    """Train to the end of the recipe, from the last checkpoint in `files` if there is one.
+    """Train a network by a recipe, resuming from the last checkpoint in `files` if there is one.
 
-    `tasks(n)` gives the stream from its n-th batch on, the same one in every process; `columns`
-    names the variables of sources for messages; `shard` spreads weights and moments over
-    processes instead of copying them. In the end the network has the weights that were
-    best on the `validation` tasks, or without any the last ones.
+    `tasks(n)` streams batches starting with number n, the same in every process; `columns` names
+    the variables of each source, for error messages; `shard` shards weights and optimiser state
+    over processes instead of replicating them. The network ends up with the weights that scored
+    best on the `validation` tasks, or with the last ones if there are none.
     """
-    files = Files.beside(files) if isinstance(files, Path) else files
-    run = Trainer(network, recipe, files, accelerator or processes(), shard)
+    files = CheckpointFiles.in_folder(files) if isinstance(files, Path) else files
+    trainer = Trainer(network, recipe, files, accelerator or make_accelerator(), shard)
     if files is not None and files.last.exists():
-        run.load(files.last)
-    state = run.state
+        trainer.load(files.last)
+    state = trainer.state
     progress = Progress(state.step, math.nan, state.seconds, best=state.best)
     stream = tasks(state.step)
-    # nothing here may disturb the random numbers of whoever calls
-    with torch.random.fork_rng(), Interruption() as interrupted, together():
-        run.restore_luck()
-        losses, points, since = torch.zeros((), device=run.device), 0, state.step
-        mark = time.perf_counter()
-        begun = mark - state.seconds
+    # fork_rng: the caller's random state must not change
+    with torch.random.fork_rng(), Interruption() as interrupted, explain_lost_process():
+        trainer.restore_random_state()
+        losses, points, since = torch.zeros((), device=trainer.device), 0, state.step
+        last_report = time.perf_counter()
+        start = last_report - state.seconds
         while state.step < recipe.steps and not state.stopped:
             task = next(stream)
-            losses += run.step(task, columns or {})
+            losses += trainer.step(task, columns or {})
             points += points_of(task)
             ends, score = state.step == recipe.steps, None
             if validation and (state.step % recipe.validate_every == 0 or ends):
-                score = run.validate(validation)
-                run.judge(score)
+                score = trainer.validate(validation)
+                trainer.record_score(score)
             now = time.perf_counter()
-            state.seconds = now - begun
-            stop = run.anyone(bool(interrupted))
+            state.seconds = now - start
+            stop = trainer.any_process(bool(interrupted))
             ends = ends or state.stopped
             if score is not None or state.step % report_every == 0 or ends or stop:
-                mean, speed = run.total(losses) / (state.step - since), points / (now - mark)
+                mean = trainer.sum_over_processes(losses) / (state.step - since)
+                speed = points / (now - last_report)
                 progress = Progress(state.step, mean, state.seconds, speed, score, state.best)
                 report(progress)
-                losses, points, since, mark = torch.zeros_like(losses), 0, state.step, now
+                losses, points, since, last_report = torch.zeros_like(losses), 0, state.step, now
             if state.step % save_every == 0 or ends or stop:
-                run.save()
+                trainer.save()
             if stop and not ends:
-                run.hand_over()
-                raise KeyboardInterrupt(run.stopped_at())
-        run.hand_over()
+                trainer.copy_back()
+                raise KeyboardInterrupt(trainer.interruption_message())
+        trainer.copy_back()
     close = getattr(stream, "close", None)
     if close is not None:
         close()
@@ -108,25 +111,28 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """`with Interruption() as asked:` then `if asked:`. A second Ctrl-C does not wait."""
+    """True once Ctrl-C or SIGTERM was received: `with Interruption() as interrupted:`.
+
+    The step at hand can then be finished; a second signal raises at once.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.received = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __bool__(self) -> bool:
-        return self.asked
+        return self.received
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():  # only it gets signals
-            self._before = {s: signal.signal(s, self._note) for s in SIGNALS}
+        if threading.current_thread() is threading.main_thread():  # only it receives signals
+            self._before = {s: signal.signal(s, self._handle) for s in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self.asked:
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self.received:
             raise KeyboardInterrupt
-        self.asked = True
+        self.received = True

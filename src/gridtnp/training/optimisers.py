@@ -1,4 +1,4 @@
-"""Optimisers by name, and their state as named tensors."""
+"""Optimisers: AdamW and Muon, and their state as named tensors."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from torch.optim import Optimizer
 from gridtnp.recipes import Recipe
 
 STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
-"""What AdamW and Muon remember of a parameter."""
-SMALLEST = 16
-"""Rows and columns from which on a matrix is worth an orthogonal step."""
+"""State of AdamW and Muon for a parameter."""
+MIN_SIZE = 16
+"""Smallest number of rows and of columns of a matrix that Muon is used for."""
 
 
 def make_optimisers(network: nn.Module, recipe: Recipe) -> list[Optimizer]:
-    """AdamW for everything, or Muon for the matrices inside and AdamW for the rest."""
+    """AdamW for all parameters, or Muon for weight matrices and AdamW for the rest."""
     rate, decay = recipe.rate, recipe.weight_decay
     if recipe.optimiser == "adamw":
         return [torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=decay)]
-    inner = [
+    matrices = [
         module.weight
         for module in network.modules()
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
-        and min(module.weight.shape[0], module.weight[0].numel()) >= SMALLEST
+        and min(module.weight.shape[0], module.weight[0].numel()) >= MIN_SIZE
     ]
-    chosen = set(map(id, inner))
-    rest = [p for p in network.parameters() if id(p) not in chosen]
-    made: list[Optimizer] = []
-    if inner:
-        made.append(Muon(inner, rate=rate, weight_decay=decay))
+    with_muon = set(map(id, matrices))
+    rest = [p for p in network.parameters() if id(p) not in with_muon]
+    optimisers: list[Optimizer] = []
+    if matrices:
+        optimisers.append(Muon(matrices, rate=rate, weight_decay=decay))
     if rest:
-        made.append(torch.optim.AdamW(rest, lr=rate, weight_decay=0.0))
-    return made
+        optimisers.append(torch.optim.AdamW(rest, lr=rate, weight_decay=0.0))
+    return optimisers
 
 
-def state_of(
+def optimiser_state(
     named: Iterable[tuple[str, nn.Parameter]], optimisers: Iterable[Optimizer]
 ) -> dict[str, Tensor]:
-    """`exp_avg.<parameter>` and so on."""
+    """State tensors by name: `exp_avg.<parameter>` etc."""
     states = [o.state for o in optimisers]
     tensors = {}
     for name, p in named:
@@ -52,12 +52,12 @@ def state_of(
     return tensors
 
 
-def restore(
+def restore_optimiser_state(
     named: Iterable[tuple[str, nn.Parameter]],
     optimisers: Iterable[Optimizer],
     tensors: Mapping[str, Tensor],
 ) -> None:
-    """The inverse of `state_of`."""
+    """The inverse of `optimiser_state`."""
     owners = {p: o for o in optimisers for group in o.param_groups for p in group["params"]}
     for name, p in named:
         state = {key: tensors[f"{key}.{name}"] for key in STATE if f"{key}.{name}" in tensors}
@@ -66,7 +66,10 @@ def restore(
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps are as large as AdamW's, so that a learning rate means about the same for both."""
+    """Momentum with orthogonalised updates, for weight matrices.
+
+    Updates are scaled to the size of AdamW's, so that both can use the same learning rate.
+    """
 
     def __init__(
         self,
@@ -79,21 +82,21 @@ class Muon(torch.optim.Optimizer):
         for p in weights:
             if p.ndim < 2:
                 raise ValueError(
-                    f"Muon takes weight matrices, got one of shape {tuple(p.shape)}; leave it to "
-                    "AdamW."
+                    f"Muon is for weight matrices, got a parameter of shape {tuple(p.shape)}; use "
+                    "AdamW for it."
                 )
-        settings = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(weights, settings)
+        defaults = {"lr": rate, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(weights, defaults)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore
         assert closure is None
         for group in self.param_groups:
-            alike: dict[tuple[int, ...], list[Tensor]] = {}
+            by_shape: dict[tuple[int, ...], list[Tensor]] = {}
             for p in group["params"]:
                 if p.grad is not None:
-                    alike.setdefault(tuple(p.flatten(1).shape), []).append(p)
-            for shape, weights in alike.items():
+                    by_shape.setdefault(tuple(p.flatten(1).shape), []).append(p)
+            for shape, weights in by_shape.items():
                 rate = 0.2 * max(shape) ** 0.5 * group["lr"]
                 directions = torch.stack([self._momentum(p, group["momentum"]) for p in weights])
                 for p, update in zip(weights, orthogonal(directions), strict=True):
@@ -101,7 +104,7 @@ class Muon(torch.optim.Optimizer):
                     p.add_(update.view_as(p), alpha=-rate)
 
     def _momentum(self, p: Tensor, momentum: float) -> Tensor:
-        """Nesterov's, as a matrix."""
+        """Nesterov momentum, flattened to a matrix."""
         assert p.grad is not None
         state = self.state[p]
         if "momentum_buffer" not in state:
@@ -111,9 +114,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Float[Tensor, "n a b"], steps: int = 5) -> Float[Tensor, "n a b"]:
-    """The same singular vectors, singular values near one, by a quintic iteration.
+    """Orthogonalise by a quintic Newton-Schulz iteration: singular values move close to one.
 
-    Values far below the largest need more steps to get there.
+    Singular values far below the largest need more steps.
     """
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices

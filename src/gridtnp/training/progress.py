@@ -1,4 +1,4 @@
-"""Training to look at: a live line in a terminal, plain lines elsewhere."""
+"""Progress display of training: a progress bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from gridtnp.training.loop import Progress
 
 LINES = 20
-"""About so many plain lines in all."""
+"""Approximate number of plain lines in all."""
 
 
 class Display:
@@ -47,7 +47,7 @@ class Display:
             return
         if progress.validation is not None:
             self.validation = progress.validation
-        note = self.sentence(progress)
+        note = self.summary(progress)
         if self.bar is not None and self.line is not None:
             self.bar.update(self.line, completed=progress.step, note=note)
             return
@@ -56,7 +56,7 @@ class Display:
             self.shown = due
             self.console.print(f"step {progress.step:,} of {self.steps:,}  {note}")
 
-    def sentence(self, progress: Progress) -> str:
+    def summary(self, progress: Progress) -> str:
         """Loss, validation, speed and time left."""
         parts = [f"loss {progress.loss:.3f}"]
         if self.validation is not None:

@@ -1,7 +1,7 @@
-"""The folder that a run leaves behind, and what is in it.
+"""The folder of a training run.
 
-config.yaml      resolved, every default written out
-data.json        fingerprint of the inputs, rows dropped and why
+config.yaml      model, tasks and recipe, with all defaults
+data.json        fingerprint of the data, rows dropped and why
 environment.txt  versions, device, commit, seed
 model/           the fitted model, self-contained
 checkpoints/     last/ and best/
@@ -27,15 +27,19 @@ import yaml
 from gridtnp import __version__
 from gridtnp.data.dataset import Dataset
 from gridtnp.files import write_text
-from gridtnp.training.checkpoints import Files
+from gridtnp.training.checkpoints import CheckpointFiles
 
 PACKAGES = ("torch", "accelerate", "numpy", "pandas", "xarray", "scipy", "safetensors", "pydantic")
-FORMAT = 1
+FORMAT = 2
+"""Of config.yaml. Increased when older versions can no longer read what is written.
+
+1: "setting" instead of "task". 2: the current one.
+"""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run on disk."""
+    """A training run on disk."""
 
     path: Path
 
@@ -52,58 +56,52 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
-    def files(self) -> Files:
+    def files(self) -> CheckpointFiles:
         folder = self.path / "checkpoints"
         name = "checkpoint.safetensors"
-        return Files(folder / "last" / name, folder / "best" / name)
+        return CheckpointFiles(folder / "last" / name, folder / "best" / name)
 
     @classmethod
     def new(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """A folder for a run that begins; one that holds a run already is refused."""
+        """The folder of a new run; it must be empty or not exist."""
         run = cls(Path(path))
         if run.config.exists():
             raise ValueError(
-                f"A new run needs a folder of its own, but {run.path} holds one already; go on "
-                "with resume=True or choose another name."
+                f"{run.path} already holds a run; continue it with resume=True or choose another "
+                "folder."
             )
-        there = next(place for place in (run.path, *run.path.absolute().parents) if place.exists())
-        if not there.is_dir():
+        nearest = next(p for p in (run.path, *run.path.absolute().parents) if p.exists())
+        if not nearest.is_dir():
             raise ValueError(
-                f"A new run needs a folder, but {there} is a file; choose another name."
+                f"Cannot create {run.path}: {nearest} is a file; choose another folder."
             )
-        if there == run.path and any(run.path.iterdir()):
-            raise ValueError(
-                f"A new run needs an empty folder, but {run.path} holds something else; choose "
-                "another name."
-            )
+        if nearest == run.path and any(run.path.iterdir()):
+            raise ValueError(f"{run.path} is not empty; choose another folder for the run.")
         return run
 
     @classmethod
     def existing(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The folder of a run that was begun before."""
+        """The folder of a run that was started before."""
         run = cls(Path(path))
         if not run.config.is_file():
-            what = "it has no config.yaml" if run.path.exists() else "there is none"
-            raise ValueError(
-                f"A run must be a folder that `fit` has made, but at {run.path} {what}; check the "
-                "name."
-            )
+            what = "has no config.yaml" if run.path.exists() else "does not exist"
+            raise ValueError(f"No such run: {run.path} {what}; give the `out` folder of `fit`.")
         return run
 
     @classmethod
     def opened(cls, path: str | os.PathLike[str], *, resume: bool) -> tuple[RunFolder, bool]:
-        """The folder of a run to begin or to go on with, and whether it was begun before."""
+        """The folder of a run to start or to resume, and whether it is resumed."""
         if resume and os.path.exists(path):
             return cls.existing(path), True
         return cls.new(path), False
 
-    def begin(self, settings: Mapping[str, Any], data: Dataset, seed: int) -> None:
-        """Write down all that the run starts from. `config.yaml` is last: it makes it a run."""
+    def begin(self, config: Mapping[str, Any], data: Dataset, seed: int) -> None:
+        """Record what the run starts from; `config.yaml` comes last, since it marks a run."""
         self.path.mkdir(parents=True, exist_ok=True)
         data.write_log(self.path / "data.json")
         write_text(self.path / "environment.txt", environment(seed))
         header = {"format": FORMAT, "gridtnp": __version__, "seed": seed}
-        text = yaml.safe_dump(header | dict(settings), sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(header | dict(config), sort_keys=False, allow_unicode=True)
         write_text(self.config, text)
 
     def read_config(self) -> dict[str, Any]:
@@ -111,56 +109,54 @@ class RunFolder:
         try:
             found = yaml.safe_load(self.config.read_text(encoding="utf-8"))
         except yaml.YAMLError as error:
-            raise ValueError(
-                f"{self.config} must be YAML, but it cannot be read: {error}"
-            ) from None
+            raise ValueError(f"Cannot read {self.config} as YAML: {error}") from None
         if not isinstance(found, dict) or not isinstance(found.get("format"), int):
-            raise ValueError(
-                f"{self.config} must be what `fit` wrote, but it has no format number."
-            )
+            raise ValueError(f"{self.config} has no format number; was it written by `fit`?")
         if found["format"] > FORMAT:
             raise ValueError(
-                f"{self.config} must be of format {FORMAT} or older, but it is of "
-                f"{found['format']}; update gridtnp."
+                f"{self.config} has format {found['format']}, but this version reads formats up to "
+                f"{FORMAT}; update gridtnp."
             )
+        if found["format"] == 1:
+            found["task"] = found.pop("setting")
         return found
 
     def require_same_data(self, data: Dataset) -> None:
-        """Raise if the run began with other data."""
+        """Raise if the run was started with other data."""
         path = self.path / "data.json"
         before = json.loads(path.read_text(encoding="utf-8"))["fingerprint"]
         now = data.fingerprint()
         if before != now:
             raise ValueError(
-                f"A run goes on with the data that it began with, but their fingerprint is {now} "
-                f"and that in {path} is {before}; train into another folder."
+                f"The data have fingerprint {now}, but {path} has {before}; resume with the data "
+                "that the run started with, or train into another folder."
             )
 
-    def note(self, values: Mapping[str, Any]) -> None:
-        """Add a line of metrics."""
+    def add_metrics(self, values: Mapping[str, Any]) -> None:
+        """Append a line of metrics."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(values)) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All whole lines."""
+        """All complete lines of metrics."""
         if not self.metrics.exists():
             return []
         lines = []
         for line in self.metrics.read_text(encoding="utf-8").splitlines():
             try:
                 lines.append(json.loads(line))
-            except json.JSONDecodeError:  # a kill in the middle of a line
+            except json.JSONDecodeError:  # the process was killed while writing it
                 continue
         return lines
 
-    def forget_after(self, step: int) -> None:
-        """Drop metrics of steps that will be done again."""
+    def drop_metrics_after(self, step: int) -> None:
+        """Remove the metrics of steps that a resumed run will repeat."""
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def environment(seed: int) -> str:
-    """Versions, machine, commit and command, to read."""
+    """Versions, platform, device, seed and command line, as text."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     lines = [f"gridtnp {__version__} ({commit()})", f"python {platform.python_version()}"]
     lines += [f"{name} {metadata.version(name)}" for name in PACKAGES]
@@ -174,7 +170,7 @@ def environment(seed: int) -> str:
 
 
 def commit() -> str:
-    """Of the source tree, if there is one; "dirty" if the package is not as it was committed."""
+    """Git commit of the source tree or "unknown"; "-dirty" with uncommitted changes."""
 
     def git(*words: str) -> str:
         here = Path(__file__).parent

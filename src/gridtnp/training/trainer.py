@@ -1,7 +1,7 @@
-"""A network in training: what one step does, what is validated, and what a checkpoint holds.
+"""`Trainer`: one optimisation step, validation, and saving and restoring checkpoints.
 
-Everything that the next step depends on is in the checkpoint: weights, the optimiser's moments, the
-moving average and the number of steps taken.
+A checkpoint has everything that the next step depends on: weights, optimiser state, the moving
+average of the weights (EMA), the random state and the number of steps taken.
 """
 
 from __future__ import annotations
@@ -21,30 +21,37 @@ from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
 from gridtnp.task import Task
 from gridtnp.training.checkpoints import (
-    Files,
+    CheckpointFiles,
     State,
-    kept_weights,
+    add_prefix,
+    averaged_weights,
     load_checkpoint,
-    named,
-    part,
     save_checkpoint,
     weights_of,
+    with_prefix,
 )
-from gridtnp.training.diagnostics import suspect
-from gridtnp.training.distributed import SummedLoss, like, share, spread, targets_of, whole
-from gridtnp.training.optimisers import STATE, restore, state_of
+from gridtnp.training.diagnostics import explain_divergence
+from gridtnp.training.distributed import (
+    SummedLoss,
+    distribute,
+    gathered,
+    match_layout,
+    share,
+    targets_of,
+)
+from gridtnp.training.optimisers import STATE, optimiser_state, restore_optimiser_state
 
 
 @dataclass
 class Trainer:
-    """A network in training: a copy of the caller's, its optimisers and where they are.
+    """Trains a copy of a network; in a job of several processes, each has one.
 
-    Several processes each have one and do the same steps together.
+    `average` is the moving average of the weights, `best` the best weights so far.
     """
 
     network: NeuralProcess
     recipe: Recipe
-    files: Files | None
+    files: CheckpointFiles | None
     accelerator: Accelerator
     sharded: bool = False
     state: State = field(default_factory=State)
@@ -52,11 +59,11 @@ class Trainer:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        shell = SummedLoss(copy.deepcopy(self.network), self.recipe.precision)
-        self.shell, self.optimisers = spread(self.accelerator, shell, self.recipe, self.sharded)
-        inner = self.accelerator.unwrap_model(self.shell)
-        assert isinstance(inner, SummedLoss)
-        self.trained = inner.network.train()
+        loss = SummedLoss(copy.deepcopy(self.network), self.recipe.precision)
+        self.loss, self.optimisers = distribute(self.accelerator, loss, self.recipe, self.sharded)
+        unwrapped = self.accelerator.unwrap_model(self.loss)
+        assert isinstance(unwrapped, SummedLoss)
+        self.trained = unwrapped.network.train()
         self.device = self.accelerator.device
         if self.recipe.ema:
             self.average = {k: p.detach().clone() for k, p in self.trained.named_parameters()}
@@ -64,7 +71,7 @@ class Trainer:
     # ---- one step --------------------------------------------------------------------------------
 
     def step(self, task: Task, columns: Mapping[str, Sequence[str]]) -> Tensor:
-        """Learn from one batch; this process' share of its loss."""
+        """Take one optimisation step; returns this process's share of the loss."""
         recipe, world, pieces = self.recipe, self.accelerator.num_processes, self.recipe.accumulate
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
@@ -74,15 +81,15 @@ class Trainer:
         for i in range(pieces):
             mine = share(task, self.accelerator.process_index * pieces + i, world * pieces)
             last = i == pieces - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.shell):
-                piece = self.shell(mine.to(self.device)) / total
-                self.accelerator.backward(piece * world)  # their mean over processes is taken
+            with nullcontext() if last else self.accelerator.no_sync(self.loss):
+                piece = self.loss(mine.to(self.device)) / total
+                self.accelerator.backward(piece * world)  # gradients are averaged over processes
             loss += piece.detach()
-        parameters = list(self.shell.parameters())
+        parameters = list(self.loss.parameters())
         norm = self.accelerator.clip_grad_norm_(parameters, recipe.clip)
         assert norm is not None
-        if not math.isfinite(whole(norm).item()):
-            self._refuse(task, columns)
+        if not math.isfinite(gathered(norm).item()):
+            self._raise_diverged(task, columns)
         for optimiser in self.optimisers:
             optimiser.step()
             optimiser.zero_grad()
@@ -93,57 +100,59 @@ class Trainer:
                 self.average[name].lerp_(p.detach(), 1 - decay)
         return loss
 
-    def _refuse(self, task: Task, columns: Mapping[str, Sequence[str]]) -> None:
-        kept = ""
-        if all(bool(whole(p).isfinite().all()) for p in self.trained.parameters()):
+    def _raise_diverged(self, task: Task, columns: Mapping[str, Sequence[str]]) -> None:
+        saved = ""
+        if all(bool(gathered(p).isfinite().all()) for p in self.trained.parameters()):
             self.save()
         if self.files is not None and self.files.last.exists():
-            kept = f" The last good weights are in {self.files.last}."
+            saved = f" The last good weights are in {self.files.last}."
         raise ValueError(
-            f"The loss is no longer a number at step {self.state.step + 1}: "
-            f"{suspect(task, columns, self.recipe.rate)}{kept}"
+            f"The loss or its gradient is not finite at step {self.state.step + 1}: "
+            f"{explain_divergence(task, columns, self.recipe.rate)}{saved}"
         )
 
     # ---- validation ------------------------------------------------------------------------------
 
     @torch.no_grad()
     def validate(self, tasks: Sequence[Task]) -> float:
-        """The log-likelihood per target, by the moving average of the weights if there is one."""
+        """Mean log-likelihood per target, with the moving average of the weights if any."""
         latest = {k: p.detach().clone() for k, p in self.trained.named_parameters()}
         self._set(self.average)
-        self.shell.eval()
-        world, me = self.accelerator.num_processes, self.accelerator.process_index
+        self.loss.eval()
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
         total, targets = torch.zeros((), dtype=torch.float64, device=self.device), 0
         for task in tasks:
-            of = min(world, task.target.batch)  # the same number of turns for everyone
-            piece = self.shell(share(task, min(me, of - 1), of).to(self.device)).double()
-            total += piece if me < of else 0.0
+            pieces = min(world, task.target.batch)
+            # with fewer tasks than processes, the others repeat one: collectives need every process
+            mine = share(task, min(rank, pieces - 1), pieces)
+            piece = self.loss(mine.to(self.device)).double()
+            total += piece if rank < pieces else 0.0
             targets += targets_of(task)
-        self.shell.train()
+        self.loss.train()
         self._set(latest if self.average else {})
-        return -self.total(total) / max(1, targets)
+        return -self.sum_over_processes(total) / max(1, targets)
 
-    def judge(self, score: float) -> None:
-        """Keep the weights if they are the best so far; stop if they have not been for long."""
+    def record_score(self, score: float) -> None:
+        """Keep the weights if they are the best so far; stop early if the patience is exhausted."""
         if self.state.best is None or score > self.state.best:
             self.state.best, self.state.waiting = score, 0
-            self.best = {k: v.cpu() for k, v in self._kept().items()}
+            self.best = {k: v.cpu() for k, v in self._weights_to_keep().items()}
             if self.files is not None and self.accelerator.is_main_process:
-                about = State(self.state.step, self.state.seconds, score)
-                about.tensors = named("model", self.best)
-                save_checkpoint(self.files.best, about, self.recipe)
+                state = State(self.state.step, self.state.seconds, score)
+                state.tensors = add_prefix("model", self.best)
+                save_checkpoint(self.files.best, state, self.recipe)
             return
         self.state.waiting += 1
         self.state.stopped = 0 < self.recipe.patience <= self.state.waiting
 
-    # ---- to and from the disk --------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------
 
     def save(self) -> None:
-        """The last checkpoint, by the first process; all take part."""
-        tensors = named("model", {k: whole(v) for k, v in self.trained.state_dict().items()})
-        tensors |= named("ema", {k: whole(v) for k, v in self.average.items()})
-        moments = state_of(self.trained.named_parameters(), self.optimisers)
-        tensors |= {k: whole(v) for k, v in moments.items()} | {"rng.cpu": torch.get_rng_state()}
+        """Write the last checkpoint in the main process; all processes must call it."""
+        tensors = self._gathered_weights()
+        moments = optimiser_state(self.trained.named_parameters(), self.optimisers)
+        tensors |= {k: gathered(v) for k, v in moments.items()}
+        tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
         if self.files is not None and self.accelerator.is_main_process:
@@ -152,64 +161,71 @@ class Trainer:
             save_checkpoint(self.files.last, saved, self.recipe)
 
     def load(self, path: Path) -> None:
-        """Go back to where a checkpoint was."""
+        """Restore a checkpoint, except for the random state."""
         self.state = load_checkpoint(path, self.recipe)
         tensors = self.state.tensors
         self._set(weights_of(tensors))
         self.average = {
-            k: like(p, part("ema", tensors)[k]).clone()
+            k: match_layout(with_prefix("ema", tensors)[k], p).clone()
             for k, p in self.trained.named_parameters()
             if self.average
         }
         moments = {
-            f"{key}.{name}": like(p, v) if v.shape == p.shape else v
+            f"{key}.{name}": match_layout(v, p) if v.shape == p.shape else v
             for name, p in self.trained.named_parameters()
             for key in STATE
             if (v := tensors.get(f"{key}.{name}")) is not None
         }
-        restore(self.trained.named_parameters(), self.optimisers, moments)
+        restore_optimiser_state(self.trained.named_parameters(), self.optimisers, moments)
         if self.files is not None and self.state.best is not None and self.files.best.exists():
             self.best = weights_of(load_checkpoint(self.files.best, self.recipe).tensors)
 
-    def restore_luck(self) -> None:
+    def restore_random_state(self) -> None:
+        """Restore the random state of a loaded checkpoint."""
         if "rng.cpu" in self.state.tensors:
             torch.set_rng_state(self.state.tensors["rng.cpu"])
         if self.device.type == "cuda" and "rng.cuda" in self.state.tensors:
             torch.cuda.set_rng_state(self.state.tensors["rng.cuda"], self.device)
         self.state.tensors = {}
 
-    def hand_over(self) -> None:
-        """Give the caller's network the weights to keep."""
-        weights = self.best or {k: v.cpu() for k, v in self._kept().items()}
+    def copy_back(self) -> None:
+        """Copy the weights to keep into the caller's network."""
+        weights = self.best or {k: v.cpu() for k, v in self._weights_to_keep().items()}
         self.network.load_state_dict(weights)
         self.network.eval()
 
-    def stopped_at(self) -> str:
-        where = "" if self.files is None else f"; {self.files.last} holds everything to go on"
+    def interruption_message(self) -> str:
+        where = "" if self.files is None else f"; the checkpoint is {self.files.last}"
         return f"Stopped after step {self.state.step} of {self.recipe.steps}{where}."
 
-    # ---- all together ----------------------------------------------------------------------------
+    # ---- collective operations and weights -------------------------------------------------------
 
-    def anyone(self, flag: bool) -> bool:
-        """Whether it is so for any process."""
+    def any_process(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
         if self.accelerator.num_processes == 1:
             return flag
-        return self.total(torch.tensor(float(flag), device=self.device)) > 0
+        return self.sum_over_processes(torch.tensor(float(flag), device=self.device)) > 0
 
-    def total(self, mine: Tensor) -> float:
-        """A number summed over processes."""
-        summed = self.accelerator.reduce(mine)
-        assert isinstance(summed, Tensor)
-        return summed.item()
+    def sum_over_processes(self, value: Tensor) -> float:
+        total = self.accelerator.reduce(value)
+        assert isinstance(total, Tensor)
+        return total.item()
 
-    def _kept(self) -> dict[str, Tensor]:
-        tensors = named("model", {k: whole(v) for k, v in self.trained.state_dict().items()})
-        tensors |= named("ema", {k: whole(v) for k, v in self.average.items()})
-        return {k: v.detach().clone() for k, v in kept_weights(tensors).items()}
+    def _weights_to_keep(self) -> dict[str, Tensor]:
+        """A copy of the weights to predict with."""
+        weights = averaged_weights(self._gathered_weights())
+        return {k: v.detach().clone() for k, v in weights.items()}
+
+    def _gathered_weights(self) -> dict[str, Tensor]:
+        """The weights and their moving average, as in a checkpoint."""
+        weights = add_prefix(
+            "model", {k: gathered(v) for k, v in self.trained.state_dict().items()}
+        )
+        return weights | add_prefix("ema", {k: gathered(v) for k, v in self.average.items()})
 
     @torch.no_grad()
     def _set(self, weights: Mapping[str, Tensor]) -> None:
-        """Parameters and buffers, whole or spread as the network's own."""
-        mine = dict(self.trained.named_parameters()) | dict(self.trained.named_buffers())
+        """Set parameters and buffers from full or sharded tensors."""
+        own = dict(self.trained.named_parameters()) | dict(self.trained.named_buffers())
         for name, value in weights.items():
-            mine[name].copy_(like(mine[name], value))
+            own[name].copy_(match_layout(value, own[name]))
