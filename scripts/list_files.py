@@ -1,4 +1,4 @@
-"""Write docs/files.md: every module of the package with the first sentence of its docstring."""
+"""Write docs/files.md: every module of the package with the first paragraph of its docstring."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def summary(path: Path) -> str:
 
 
 def page() -> str:
-    """The whole page: the top level first, then folder by folder."""
+    """The text of the page: the top level first, then the folders."""
     parts = [HEADER]
     folders = [PACKAGE, *sorted(p.parent for p in PACKAGE.glob("*/__init__.py"))]
     for folder in folders:

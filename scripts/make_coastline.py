@@ -1,14 +1,13 @@
-"""Makes src/gridtnp/demo/coastline.npz: the outlines of land on a map of the world.
+"""Make src/gridtnp/demo/coastline.npz: the coastlines of the world.
 
-The outlines are those of Natural Earth at 1:110 million (public domain), as the npm package
-`world-atlas` carries them:
+They are from Natural Earth at 1:110 million (public domain), in the npm package `world-atlas`:
 
     $ npm pack world-atlas@2.0.2 && tar xzf world-atlas-2.0.2.tgz
     $ python scripts/make_coastline.py package/land-110m.json
 
-The file there is TopoJSON: arcs of whole numbers, each the step from the point before, and rings
-made of arcs, where ~i means arc i from its end to its beginning. Its rings run across the date
-line; for maps we cut them at ±180°, and close Antarctica along the edge at the pole.
+The input is TopoJSON: arcs of delta-encoded integers, and rings made of arcs, where ~i means arc i
+reversed. Rings that cross the date line are cut at ±180°, and Antarctica is closed along the edge
+of the map at the pole.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def rings(topology: dict[str, Any]) -> list[np.ndarray]:
         polygons = geometry["arcs"] if geometry["type"] == "MultiPolygon" else [geometry["arcs"]]
         for ring in (ring for polygon in polygons for ring in polygon):
             parts = [arcs[i] if i >= 0 else arcs[~i][::-1] for i in ring]
-            # arcs that follow each other share a point
+            # consecutive arcs share a point
             found.append(np.concatenate([parts[0], *(part[1:] for part in parts[1:])]))
     return found
 
@@ -46,7 +45,7 @@ def rings(topology: dict[str, Any]) -> list[np.ndarray]:
 def on_the_map(ring: np.ndarray) -> list[np.ndarray]:
     """The pieces of a ring between -180 and 180 degrees."""
     longitude = np.unwrap(ring[:, 0], period=360)
-    if abs(longitude[-1] - longitude[0]) > 180:  # once around the pole: start at the date line
+    if abs(longitude[-1] - longitude[0]) > 180:  # around the pole: start at the date line
         first = 1 + int(np.abs(np.diff(ring[:, 0])).argmax())
         ring = np.concatenate([ring[first:-1], ring[: first + 1]])
         longitude = np.unwrap(ring[:, 0], period=360)
@@ -60,7 +59,7 @@ def on_the_map(ring: np.ndarray) -> list[np.ndarray]:
 
 
 def cut(ring: np.ndarray, limit: float) -> np.ndarray:
-    """The part of a closed ring on the near side of a meridian, closed along that meridian."""
+    """The part of a closed ring on the inner side of a meridian, closed along that meridian."""
     kept: list[tuple[float, float]] = []
     for (x, y), (x2, y2) in pairwise(ring):
         room, room2 = np.sign(limit) * (limit - x), np.sign(limit) * (limit - x2)
@@ -79,7 +78,7 @@ def main() -> None:
     found = rings(json.loads(parser.parse_args().input.read_text()))
     broken = [i for i, ring in enumerate(found) if len(ring) < 4 or (ring[0] != ring[-1]).any()]
     if broken:
-        raise SystemExit(f"Every ring must end where it starts, but rings {broken} do not.")
+        raise SystemExit(f"Rings {broken} do not end where they start.")
     found = [piece for ring in found for piece in on_the_map(ring)]
     points = np.concatenate(found).round(3).astype(np.float32)
     starts = np.cumsum([0, *(len(ring) for ring in found[:-1])])

@@ -1,14 +1,14 @@
-"""Makes src/gridtnp/demo/colorado.nc: monthly weather at stations in Colorado, and the terrain.
+"""Make src/gridtnp/demo/colorado.nc: monthly weather at stations in Colorado, and the terrain.
 
-The observations come with the R package `fields`, which Debian ships:
+The observations are in the R package `fields`, which is packaged by Debian:
 
     $ apt-get download r-cran-fields && dpkg -x r-cran-fields_*.deb fields
     $ pip install rdata xarray h5netcdf h5py
     $ python scripts/make_colorado.py fields/usr/lib/R/site-library/fields/data/COmonthlyMet.rda
 
-Nothing is rounded: temperatures come in whole tenths of a degree and precipitation in whole
-millimetres. The help page there says that precipitation is in millimetres, but the numbers are
-centimetres: their sum over a year, on average, is 42.5, and Colorado gets about 400 mm.
+Nothing is rounded: temperatures are multiples of 0.1 degrees and precipitation of 1 mm. According
+to the package's help page, precipitation is in millimetres, but the numbers are centimetres: their
+average annual sum is 42.5, and Colorado gets about 400 mm.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def convert(path: Path) -> xr.Dataset:
     for key, (name, factor, step, attributes) in VALUES.items():
         values = factor * np.asarray(r[key])
         if values.shape != (YEARS, 12, STATIONS):
-            raise SystemExit(f"{key} must be {YEARS} × 12 × {STATIONS}, got {values.shape}.")
+            raise SystemExit(f"{key} has shape {values.shape}, not {(YEARS, 12, STATIONS)}.")
         error = np.nanmax(np.abs(values / step - (values / step).round()))
         if error > 1e-6:
-            raise SystemExit(f"{key} must be whole multiples of {step}, but is {error} off.")
+            raise SystemExit(f"{key} is up to {error} steps from a multiple of {step}.")
         variables[name] = (("time", "station"), values.reshape(-1, STATIONS), attributes)
     places, terrain = np.asarray(r["CO.loc"]), r["CO.elevGrid"]
     variables |= {

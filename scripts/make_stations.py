@@ -1,7 +1,6 @@
-"""Makes src/gridtnp/demo/stations.csv.gz: where the world's airport weather stations are.
+"""Make src/gridtnp/demo/stations.csv.gz: the sites of the world's airport weather stations.
 
-The sites are those of the package `avwx-engine` (MIT), which knows the stations that issue METAR
-reports:
+They are the stations with METAR reports in the Python package `avwx-engine` (MIT):
 
     $ pip install --no-deps --target avwx avwx-engine==1.9.10
     $ python scripts/make_stations.py avwx/avwx/data/files/stations.json
@@ -32,7 +31,7 @@ def main() -> None:
     ]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("station", "lat", "lon", "elevation"), *rows])
-    OUTPUT.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))  # the same bytes each time
+    OUTPUT.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))  # reproducible bytes
     print(f"{OUTPUT}: {len(rows)} stations, {OUTPUT.stat().st_size} bytes")
 
 

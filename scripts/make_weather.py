@@ -1,16 +1,16 @@
-"""Simulates global weather for the paper's two weather set-ups; makes src/gridtnp/demo/weather.nc.
+"""Simulate global weather for the paper's two weather experiments, src/gridtnp/demo/weather.nc.
 
-    $ python scripts/make_weather.py --excerpt     # four weeks, and the excerpt in the package
+    $ python scripts/make_weather.py --excerpt     # four weeks, and the package's excerpt
     $ python scripts/make_weather.py --days 365    # a year
 
-The atmosphere is that of SPEEDY, a simplified general circulation model, in its JAX version `jcm`
-(Apache-2.0), with real orography, land and climatological sea-surface temperature: a spectral model
-of truncation 31 on 48 × 96 points. It needs JAX and 1.6 GB of packages, so this script makes an
-environment for it in the user's cache folder on first use and runs itself there. The simulation is
-kept in the same folder, in single precision.
+The model is SPEEDY, a simplified general circulation model, in its JAX version `jcm` (Apache-2.0):
+spectral, truncation 31, 48 × 96 points, with real orography and land and climatological sea-surface
+temperature. It needs JAX and 1.6 GB of packages; on first use, this script creates an environment
+for it in the user's cache folder and runs itself there. The simulation is stored in the same
+folder, in single precision.
 
-Near-surface air and surface temperature stand for ERA5's t2m and skt, and the winds on the model's
-three lowest levels for those at 1000, 850 and 700 hPa.
+Near-surface air and surface temperature take the place of ERA5's t2m and skt, and winds on the
+model's three lowest levels that of winds at 1000, 850 and 700 hPa.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grid
 ENVIRONMENT = CACHE / "jcm-3.0.0"
 PACKAGES = ["jcm==3.0.0", "h5netcdf", "h5py"]
 OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "demo" / "weather.nc"
-START, SPIN_UP = "2000-10-03", 90  # days until the weather has forgotten that it began at rest
-CHUNK = 10  # days of all the model's fields that are in memory at once
+START, SPIN_UP = "2000-10-03", 90  # days of spin-up from rest
+CHUNK = 10  # days in memory at once, with all fields of the model
 EXCERPT = 21  # days
 STEP = 0.1  # resolution of the excerpt, in K and m/s
-LEVELS = {0.95: 1000.0, 0.835: 850.0, 0.685: 700.0}  # sigma: the pressure it stands for, in hPa
-FIELDS = {  # name: in words, in CF's words, unit
+LEVELS = {0.95: 1000.0, 0.835: 850.0, 0.685: 700.0}  # sigma: nominal pressure in hPa
+FIELDS = {  # name: long name, CF standard name, unit
     "t2m": ("near-surface air temperature", "air_temperature", "K"),
     "skt": ("surface temperature", "surface_temperature", "K"),
     "u": ("eastward wind", "eastward_wind", "m s-1"),
@@ -51,11 +51,11 @@ FIELDS = {  # name: in words, in CF's words, unit
 
 
 def environment() -> Path:
-    """The interpreter of an environment that has the model, made on first use."""
+    """The interpreter of the environment with the model, created on first use."""
     python = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    ready = ENVIRONMENT / "ready"  # written last, so that a broken attempt is made again
+    ready = ENVIRONMENT / "ready"  # written last, so that a failed attempt is repeated
     if not ready.exists():
-        print(f"TaskSpec up {ENVIRONMENT} (once, a few minutes) ...", flush=True)
+        print(f"Setting up {ENVIRONMENT} (once, a few minutes) ...", flush=True)
         venv.create(ENVIRONMENT, clear=True, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
         ready.touch()
@@ -63,7 +63,7 @@ def environment() -> Path:
 
 
 def simulate(days: int) -> xr.Dataset:
-    """Weather every six hours for so many days after the spin-up."""
+    """Six-hourly weather for this many days after the spin-up."""
     from importlib.resources import files
 
     import numpy as np
@@ -80,7 +80,7 @@ def simulate(days: int) -> xr.Dataset:
     model = Model(coords=coordinates, terrain=terrain, start_time=START)
     parts: list[xr.Dataset] = []
     began = time.perf_counter()
-    # the spin-up goes in the same chunks, so that the model is compiled once
+    # the spin-up runs in the same chunks, so that the model is compiled once
     for end in range(CHUNK, SPIN_UP + days + CHUNK, CHUNK):
         advance = model.resume if end > CHUNK else model.run
         states = advance(forcing=forcing, save_interval=0.25, total_time=CHUNK)
@@ -94,7 +94,7 @@ def simulate(days: int) -> xr.Dataset:
 
 
 def select(states: xr.Dataset) -> xr.Dataset:
-    """Of some 80 fields, those that we keep."""
+    """The variables to keep, of about 80."""
     import numpy as np
     import xarray as xr
 
@@ -110,13 +110,13 @@ def select(states: xr.Dataset) -> xr.Dataset:
 
 
 def describe(weather: xr.Dataset) -> xr.Dataset:
-    """Dimensions in the usual order, and attributes that say what everything is."""
+    """Dimensions in CF order, and CF attributes."""
     weather = weather.transpose("time", "level", "lat", "lon").astype("float32")
     weather = weather.assign_coords(
         level=list(LEVELS.values()), sigma=("level", list(LEVELS)), time=weather["time"]
     )
-    for name, (words, standard, unit) in FIELDS.items():
-        weather[name].attrs = {"long_name": words, "standard_name": standard, "units": unit}
+    for name, (long, standard, unit) in FIELDS.items():
+        weather[name].attrs = {"long_name": long, "standard_name": standard, "units": unit}
     weather["time"].attrs = {"standard_name": "time"}
     weather.attrs = {
         "Conventions": "CF-1.10",
@@ -130,11 +130,11 @@ def describe(weather: xr.Dataset) -> xr.Dataset:
 
 
 def save(weather: xr.Dataset, path: Path, packed: bool) -> None:
-    """Compressed, as whole numbers if asked for; never half a file under this name."""
+    """Write a compressed file atomically, as 16-bit integers if `packed`."""
     small = {"zlib": True, "complevel": 9, "shuffle": True}
     encoding: dict[Any, Any] = dict.fromkeys(weather.data_vars, small)
     for name in ("t2m", "skt", "u", "v"):
-        # all times of a level together pack best, each time on its own is the fastest to read
+        # one chunk per level compresses best, one per time is fastest to read
         one = "level" if packed else "time"
         chunk = tuple(1 if d == one else weather.sizes[d] for d in weather[name].dims)
         encoding[name] = {**small, "chunksizes": chunk}
@@ -151,11 +151,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--days", type=int, default=28, help="after the spin-up (default: 28)")
-    parser.add_argument("--excerpt", action="store_true", help="write the package's file, too")
+    parser.add_argument("--days", type=int, default=28, help="days after the spin-up (default: 28)")
+    parser.add_argument("--excerpt", action="store_true", help="also write the package's file")
     arguments = parser.parse_args()
     if arguments.days < EXCERPT:
-        parser.error(f"--days must be at least {EXCERPT}, got {arguments.days}.")
+        parser.error(f"--days {arguments.days}: must be at least {EXCERPT}.")
     if Path(sys.prefix).resolve() != ENVIRONMENT.resolve():
         command = [environment(), __file__, *sys.argv[1:]]
         raise SystemExit(subprocess.run(command, check=False).returncode)
@@ -164,7 +164,7 @@ def main() -> None:
 
     path = CACHE / f"weather-{arguments.days}-days.nc"
     if path.exists():
-        print(f"{path} is there already; delete it to simulate again.")
+        print(f"{path} already exists; delete it to simulate again.")
     else:
         save(simulate(arguments.days), path, packed=False)
     if arguments.excerpt:

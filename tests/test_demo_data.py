@@ -1,4 +1,4 @@
-"""The data in the box is what it says: how much, from when, in which units, from where."""
+"""The demo data: sizes, dates, units, plausible values and provenance."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from gridtnp import demo
+from gridtnp import demo, reproduce
 
 LIMITS = {  # bytes
     "colorado.nc": 2_000_000,
@@ -31,10 +31,12 @@ def globe() -> tuple[xr.Dataset, pd.DataFrame]:
 
 
 def test_the_files_are_there_and_small() -> None:
-    sizes = {path.name: path.stat().st_size for path in demo.DATA.iterdir() if path.is_file()}
-    limits = LIMITS | WEIGHTS
-    assert sorted(sizes) == sorted(limits)
-    assert all(0 < sizes[name] <= limit for name, limit in limits.items()), sizes
+    data = [path for path in demo.DATA.iterdir() if path.is_file() and path.suffix != ".py"]
+    weights = list(Path(reproduce.__file__).parent.glob("*.safetensors"))
+    for paths, limits in ((data, LIMITS), (weights, WEIGHTS)):
+        sizes = {path.name: path.stat().st_size for path in paths}
+        assert sorted(sizes) == sorted(limits)
+        assert all(0 < sizes[name] <= limit for name, limit in limits.items()), sizes
 
 
 # Colorado
@@ -170,7 +172,7 @@ def test_coastlines_are_closed_rings_on_the_map() -> None:
         ("North Pole", 0.0, 89.0, False),
     ],
 )
-def test_coastlines_tell_land_from_sea(place: str, lon: float, lat: float, land: bool) -> None:
+def test_coastlines_separate_land_from_sea(place: str, lon: float, lat: float, land: bool) -> None:
     crossings = 0
     for ring in demo.coastline():
         (x, y), (x2, y2) = ring[:-1].T.astype(float), ring[1:].T.astype(float)
@@ -269,7 +271,7 @@ def test_stations_are_where_they_are(globe: tuple[xr.Dataset, pd.DataFrame]) -> 
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_missing_or_cut_off_file_is_said_in_a_sentence(
+def test_a_missing_or_truncated_file_says_how_to_restore_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = {file: (demo.DATA / file).read_bytes() for file in LIMITS}
@@ -279,10 +281,10 @@ def test_a_missing_or_cut_off_file_is_said_in_a_sentence(
         (tmp_path / file).write_bytes(content)
     ask()
     (tmp_path / name).write_bytes(whole[name][: len(whole[name]) // 2])
-    with pytest.raises(OSError, match=rf"{name} must be a whole file.*install gridtnp again"):
+    with pytest.raises(OSError, match=rf"^Cannot read '.*{name}' \(.*\); reinstall gridtnp"):
         ask()
     (tmp_path / name).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{name} comes with gridtnp.*not there"):
+    with pytest.raises(FileNotFoundError, match=rf"^No such file: '.*{name}'; reinstall gridtnp"):
         ask()
 
 
@@ -290,7 +292,9 @@ def test_without_a_reader_of_netcdf_the_missing_install_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'gridtnp\[io\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"^Reading colorado\.nc needs .*: pip install 'gridtnp\[io\]'"
+    ):
         demo.load()
 
 

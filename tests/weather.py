@@ -1,4 +1,4 @@
-"""Small data sets for the tests of data: one field, in every form that it may come in."""
+"""Small datasets for tests: a field, the same field as a table, and stations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMES = pd.date_range("2019-03-01", periods=6, freq="6h")
 
 
 def field(dtype: type = np.float64) -> xr.Dataset:
-    """Temperature and wind on a small grid across the Greenwich meridian, nothing missing."""
+    """Temperature and wind on a small grid across the Greenwich meridian, without gaps."""
     rng = np.random.default_rng(0)
     shape = (len(TIMES), len(LATS), len(LONS))
     values = {name: rng.normal(size=shape).round(3).astype(dtype) for name in ("t2m", "u10")}

@@ -190,7 +190,7 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (1, "evaluate runs", "runs"),
         (1, "evaluate runs/exp --baselines nearst", "did you mean 'nearest'"),
         (1, "predict runs/exp --at lat=1,lon=2 -o a.nc", "A grid in words must be like lat=37:41"),
-        (1, "predict runs/exp --at none.nc -o a.nc", "A path must lead to a file or a store"),
+        (1, "predict runs/exp --at none.nc -o a.nc", "No such file: 'none.nc'"),
         (1, f"predict runs/exp --at {GRID} -o a.nc --static a=b", "give --context too"),
         (1, f"predict runs/exp --at {GRID} -o a.nc", "A prediction must have a time"),
         (1, "fit exp.yaml", "already holds a run; continue it with --resume or choose another"),

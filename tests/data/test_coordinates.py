@@ -1,4 +1,4 @@
-"""Coordinates are found by their attributes, then by their names; longitudes in any range."""
+"""Coordinates are found by attributes, then by names; longitudes may have any range."""
 
 import numpy as np
 import pytest
@@ -39,10 +39,10 @@ def test_of_two_with_the_same_attributes_the_better_name_wins() -> None:
     assert recognise({"glat": north, "lat": north})["lat"] == "lat"
 
 
-def test_no_coordinates_is_a_sentence_with_what_there_is() -> None:
+def test_missing_coordinates_are_reported_with_the_columns_that_exist() -> None:
     message = (
-        r"^Source 'buoys' must have latitudes and longitudes, but no longitude was found among "
-        r"\['lat', 'sst'\]; name it 'lon' or give it the CF standard_name 'longitude'\.$"
+        r"^Source 'buoys' has no longitude among \['lat', 'sst'\]; name it 'lon' or give it the CF "
+        r"standard_name 'longitude'\.$"
     )
     with pytest.raises(ValueError, match=message):
         require_places({"lat": "lat"}, "buoys", ["sst", "lat"])
@@ -60,7 +60,7 @@ def test_wrapping_keeps_the_meridian_and_the_bits(lon: float, west: float) -> No
     assert wrap(np.array([got]), west)[0] == got
 
 
-def test_impossible_places() -> None:
+def test_invalid_coordinates() -> None:
     lat = np.array([90.0, 90.1, np.nan, 0.0, 0.0, -91.0])
     lon = np.array([0.0, 0.0, 0.0, 361.0, -360.0, 0.0])
     assert possible(lat, lon).tolist() == [True, False, False, False, True, False]
@@ -77,10 +77,10 @@ def test_impossible_places() -> None:
         ([5.0], False),
     ],
 )
-def test_regions_across_the_date_line_stay_together(lon: list[float], torn: bool) -> None:
+def test_regions_across_the_date_line_are_not_torn(lon: list[float], torn: bool) -> None:
     west = western_edge(np.array(lon))
     assert (west != -180.0) == torn
-    together = np.sort(wrap(np.array(lon), west))
-    assert together[-1] - together[0] <= max(np.ptp(lon), np.ptp(wrap(np.array(lon))))
+    turned = np.sort(wrap(np.array(lon), west))
+    assert turned[-1] - turned[0] <= max(np.ptp(lon), np.ptp(wrap(np.array(lon))))
     if torn:
-        assert together[-1] - together[0] == np.ptp(lon)
+        assert turned[-1] - turned[0] == np.ptp(lon)

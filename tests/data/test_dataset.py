@@ -1,4 +1,4 @@
-"""Datasets: what they say about themselves, static features, units, splits and their honesty."""
+"""Datasets: descriptions, warnings, units, static features and splits."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def heights() -> xr.DataArray:
     return xr.DataArray(lat[:, None] * 10 + lon, {"lat": lat, "lon": lon}, ("lat", "lon"), "height")
 
 
-# ---- what is in it -------------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_understood(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_description_lists_sources_and_features(capsys: pytest.CaptureFixture[str]) -> None:
     data = Dataset(
         {"stations": weather.stations(), "era5": weather.field()},
         target="stations.t2m",
@@ -74,7 +74,7 @@ def test_the_fingerprint_is_of_the_data() -> None:
     assert dataset().fingerprint() != other.fingerprint()
 
 
-def test_units_that_differ_between_sources_are_told() -> None:
+def test_units_that_differ_between_sources_are_reported() -> None:
     frame = weather.stations()
     frame.attrs["units"] = {"t2m": "degC"}
     with pytest.warns(
@@ -82,54 +82,50 @@ def test_units_that_differ_between_sources_are_told() -> None:
     ):
         Dataset({"stations": frame, "era5": weather.field()}, target="stations.t2m")
     with pytest.warns(
-        DataWarning, match=r"units unknown, t2m looks like K and °C mixed with stations"
+        DataWarning, match=r"units unknown, t2m differs from that of stations as K does from °C"
     ):
         Dataset({"stations": weather.stations(), "era5": weather.field()}, target="stations.t2m")
 
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wrong types on purpose: shape checks are off, so that the library itself must speak."""
+    """Turn shape checks off, to pass wrong types on purpose."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_names_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"one of \['stations'\], got 'station'; did you mean"):
+    with pytest.raises(ValueError, match=r"^Unknown source 'station'; did you mean 'stations'\?$"):
         Dataset({"stations": weather.stations()}, target="station.t2m")
-    with pytest.raises(
-        ValueError, match=r"^A feature must be one that can be computed, .*'months'"
-    ):
+    with pytest.raises(ValueError, match=r"^Unknown feature 'months'; did you mean 'month'\?$"):
         dataset(features=("months",))
-    with pytest.raises(
-        ValueError, match=r"^A source's name must not be empty or contain a dot: 'a\.b'"
-    ):
+    with pytest.raises(ValueError, match=r"^Source name 'a\.b': must not be empty or contain"):
         Dataset({"a.b": weather.stations()}, target="a.b.t2m")
-    with pytest.raises(ValueError, match=r"^A dataset must have at least one source, got none\.$"):
+    with pytest.raises(ValueError, match=r"^sources is empty: a dataset needs at least one"):
         Dataset({}, target="a.b")
-    with pytest.raises(TypeError, match=r"^Source 'a' must be a pandas table, .* got dict\.$"):
+    with pytest.raises(TypeError, match=r"^Source 'a' is of type dict; it must be a pandas table"):
         Dataset({"a": {"lat": [1]}}, target="a.b")  # type: ignore[dict-item]
     two = {"a": weather.stations(), "b": weather.stations()}
     with pytest.raises(
-        ValueError, match=r"^All targets must be of one source, got \['a', 'b'\]\.$"
+        ValueError, match=r"^The targets are of sources \['a', 'b'\]; they must be of one"
     ):
         Dataset(two, target=["a.t2m", "b.t2m"])
 
 
-def test_variables_that_are_missing_on_their_own_become_sets_of_their_own() -> None:
+def test_variables_with_missing_values_become_separate_context_sets() -> None:
     frame = weather.stations().assign(rain=1.0)
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s",)
     frame.loc[3, "rain"] = np.nan
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.rain", "s.t2m")
 
 
-def test_long_lists_lazy_sources_and_parts_are_said_shortly(tmp_path: Path) -> None:
+def test_the_description_of_many_variables_lazy_sources_and_parts(tmp_path: Path) -> None:
     ds = weather.field(np.float32)
     many = xr.Dataset({f"v{i}": ds.t2m + i for i in range(5)})
     many.to_zarr(tmp_path / "a.zarr", consolidated=False)
     data = Dataset({"g": tmp_path / "a.zarr"}, target="g", memory=500)
     assert repr(data).startswith("Dataset (all) to predict 5 variables of g\n")
-    assert "v0  K, on disk, not looked through" in repr(data)
+    assert "v0  K, on disk, not scanned" in repr(data)
     assert [v.units for v in data.target] == ["K"] * 5
     assert len(data.fingerprint()) == 32
     train, val, _ = dataset().split(["2019-03-04", "2019-03-06"], hold_out_stations=0.5)
@@ -137,7 +133,7 @@ def test_long_lists_lazy_sources_and_parts_are_said_shortly(tmp_path: Path) -> N
     assert (
         repr(val)
         .splitlines()[0]
-        .endswith("from 2019-03-04 before 2019-03-06, at places that the context never holds")
+        .endswith("from 2019-03-04 and before 2019-03-06, at held-out locations")
     )
 
 
@@ -160,7 +156,7 @@ def test_static_fields_are_sampled_at_every_place() -> None:
     assert data.feature_names == ("height", "hour_sin", "hour_cos")
     for source in data.sources.values():
         expected = source.lat * 10 + source.lon
-        np.testing.assert_allclose(data.still_at(source.name)[:, 0], expected, rtol=1e-5)
+        np.testing.assert_allclose(data.static_at(source.name)[:, 0], expected, rtol=1e-5)
     everywhere = data.features_at(
         np.array([50.5]), np.array([0.5]), np.array(["2019-03-01T06:00"], "datetime64[ms]")
     )
@@ -175,18 +171,18 @@ def test_a_station_knows_its_own_elevation_better(name: str) -> None:
     source = data.sources["stations"]
     known = np.isfinite(source.columns["elev"])
     np.testing.assert_array_equal(
-        data.still_at("stations")[known, 0], source.columns["elev"][known]
+        data.static_at("stations")[known, 0], source.columns["elev"][known]
     )
     expected = (source.lat * 10 + source.lon)[~known]
     assert len(expected) == 8
-    np.testing.assert_allclose(data.still_at("stations")[~known, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(data.static_at("stations")[~known, 0], expected, rtol=1e-5)
 
 
 def test_static_fields_may_come_as_one_dataset() -> None:
     both = xr.Dataset({"height": heights(), "slope": heights() * 0 + 2})
     data = dataset(static=both)
     assert data.feature_names == ("height", "slope")
-    assert (data.still_at("stations")[:, 1] == 2).all()
+    assert (data.static_at("stations")[:, 1] == 2).all()
     assert data.features_at(np.array([50.0]), np.array([0.0])).tolist() == [[500.0, 2.0]]
 
 
@@ -195,19 +191,21 @@ def test_a_column_alone_serves_its_own_source_alone() -> None:
     data = dataset(static=static)
     assert data.feature_names == ("height",)
     with pytest.raises(
-        ValueError, match=r"^Feature 'height' is known at the stations alone; to predict"
+        ValueError, match=r"^Feature 'height' is known only at stations; to predict elsewhere"
     ):
         data.features_at(np.array([50.0]), np.array([0.0]))
     sources = {"stations": weather.stations(), "era5": weather.field()[["u10"]]}
     with pytest.raises(
-        ValueError, match=r"^Feature 'height' must be known for every source, but .*'era5'"
+        ValueError, match=r"^Source 'era5' has no column for feature 'height', which every source"
     ):
         Dataset(sources, target="stations.t2m", static=static)
-    with pytest.raises(ValueError, match=r"one of \['elevation'\], got 'elev'; did you mean"):
+    with pytest.raises(
+        ValueError, match=r"^Unknown column 'elev' of source 'stations'; did you mean"
+    ):
         dataset(static={"height": "stations.elev"})
 
 
-def test_places_without_a_static_value_are_told() -> None:
+def test_locations_without_a_static_value_are_masked() -> None:
     small = heights().sel(lat=slice(45, 50))
     data = dataset(static={"height": small})
     (note,) = data.notes
@@ -219,11 +217,11 @@ def test_places_without_a_static_value_are_told() -> None:
 
 def test_a_static_field_must_be_one() -> None:
     with pytest.raises(
-        ValueError, match=r"^Static field 't2m' must not change with time, but it has 6"
+        ValueError, match=r"^Static field 't2m' has 6 times; select one, e\.g\. ds\.isel\(time=0\)"
     ):
         dataset(static={"t2m": weather.field()[["t2m"]]})
     with pytest.raises(
-        ValueError, match=r"^Static field 'h' must be on a grid of latitudes and long"
+        ValueError, match=r"^Static field 'h' is not on a latitude-longitude grid; to use a column"
     ):
         dataset(static={"h": weather.stations(days=1)})
 
@@ -289,7 +287,22 @@ def test_parts_never_share_a_station_and_time(
         assert np.datetime64(earliest) >= start + np.timedelta64(gap, "h")
 
 
-def test_stations_in_the_same_place_are_held_out_together() -> None:
+@pytest.mark.parametrize("none", [0, 0.0, None])
+def test_a_fraction_of_zero_holds_out_no_station(none: float | None) -> None:
+    borders = ["2019-03-04", "2019-03-06"]
+    expected = dataset().split(borders)
+    for part, other in zip(dataset().split(borders, hold_out_stations=none), expected, strict=True):
+        assert targets(part) == targets(other)
+        assert part.context_places == {}
+        assert part.target_places is None
+        assert not part.held_out
+    with pytest.raises(ValueError, match=r"^Nothing to split by; "):
+        dataset().split(hold_out_stations=none)
+    with pytest.raises(ValueError, match=r"^blocks=2 has no effect without hold_out_stations; "):
+        dataset().split(borders, hold_out_stations=none, blocks=2)
+
+
+def test_stations_at_the_same_location_are_in_the_same_part() -> None:
     frame = weather.stations()
     twin = frame.assign(station=frame.station + "b", lat=frame.lat + 0.001)
     frame = pd.concat([frame, twin], ignore_index=True)
@@ -325,7 +338,8 @@ def test_blocks_of_a_grid_can_be_held_out_but_single_points_cannot() -> None:
     assert len(train.target_places) == 20
     assert not (train.target_places & test.target_places).any()
     with pytest.raises(
-        ValueError, match=r"is a grid, whose points give their neighbours away; hold"
+        ValueError,
+        match=r"^Source 'grid' is a grid, where held-out points leak through their neighb",
     ):
         data.split(hold_out_stations=0.4)
 
@@ -337,24 +351,22 @@ def test_stations_can_be_named() -> None:
     assert {station for station, _ in targets(test)} == {"S01", "S05"}
     assert "S01" not in {station for station, _ in targets(train) | targets(val)}
     with pytest.raises(
-        ValueError, match=r"^A station must be one of source 'stations', .*got 'S1'"
+        ValueError, match=r"^Unknown station 'S1' of source 'stations'; did you mean 'S\d1'\?$"
     ):
         dataset().split(hold_out_stations=["S1"])
-    with pytest.raises(ValueError, match=r"^Named stations are all tested at, so that validation"):
+    with pytest.raises(ValueError, match=r"^No stations are left for validation, because named"):
         dataset().split(hold_out_stations=["S01"])
 
 
 def test_a_grid_has_no_stations_to_name() -> None:
     data = Dataset({"grid": weather.field()}, target="grid.t2m")
-    message = r"^Source 'grid' is a grid and has no stations to name\.$"
+    message = r"^Source 'grid' is a grid without named stations; give a fraction"
     with pytest.raises(ValueError, match=message):
         data.split(["2019-03-01T12", "2019-03-02"], hold_out_stations=["a"], blocks=1)
 
 
 def test_random_rows_are_refused_with_the_reason() -> None:
-    message = (
-        r"^Random rows must not be held out, because the same station's rows just before and after"
-    )
+    message = r"^rows=0\.2: a random split of rows leaks, because training has the same station's"
     with pytest.raises(ValueError, match=message):
         dataset().split(rows=0.2)
 
@@ -362,21 +374,34 @@ def test_random_rows_are_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, r"^A split must say what is kept apart"),
-        ({"time": ["2019-03-05"]}, r"^Time must be split at two dates, .*got \['2019-03-05'\]\.$"),
-        ({"time": ["2019-03-06", "2019-03-04"]}, r"^Time must be split at two dates"),
-        ({"time": ["2019-03-04", "2019-03-06"], "gap": "3D"}, r"^The gap must not be negative and"),
-        ({"time": ["2019-03-04", "2019-03-06"], "gap": "-1D"}, r"^The gap must not be negative"),
+        ({}, r"^Nothing to split by; give dates \(time=\['2018', '2019'\]\), a fraction"),
+        ({"time": ["2019-03-05"]}, r"^time=\['2019-03-05'\]: must be two dates"),
+        ({"time": ["2019-03-06", "2019-03-04"]}, r"^time=.*: must be two dates, .* later start"),
+        (
+            {"time": ["2019-03-04", "2019-03-06"], "gap": "3D"},
+            r"^gap='3D': .* shorter than the valid",
+        ),
+        ({"time": ["2019-03-04", "2019-03-06"], "gap": "-1D"}, r"^gap='-1D': must not be negative"),
         (
             {"time": ["2020-03-04", "2020-03-06"]},
-            r"^Part 'val' must hold observations of 'stations'",
+            r"^Part 'val' has no observations of 'stations' from 2020-03-04 and before 2020-03-06",
         ),
-        ({"time": ["2019-03-04", "2019-03-06"], "blocks": 2}, r"^Blocks say how stations are held"),
-        ({"hold_out_stations": 0.5, "gap": "1D"}, r"^A gap of '1D' is left between times; give"),
-        ({"hold_out_stations": 1.5}, r"^The share of stations to hold out must be between 0 and 1"),
-        ({"hold_out_stations": 0.01}, r"a share of 0\.01 of 12 is 0; change the share\.$"),
-        ({"hold_out_stations": 0.5, "blocks": 90}, r"or the size of the blocks\.$"),
-        ({"hold_out_stations": 0.5, "blocks": 0}, r"^Blocks must have a positive size in degrees"),
+        (
+            {"time": ["2019-03-04", "2019-03-06"], "blocks": 2},
+            r"^blocks=2 has no effect without hold",
+        ),
+        ({"hold_out_stations": 0.5, "gap": "1D"}, r"^gap='1D' has no effect without time; give"),
+        ({"hold_out_stations": 1.5}, r"^hold_out_stations=1\.5: must be a fraction between"),
+        ({"hold_out_stations": -0.5}, r"^hold_out_stations=-0\.5: must be a fraction between"),
+        (
+            {"hold_out_stations": 0.01},
+            r"^hold_out_stations=0\.01 holds out 0 of 12 stations, .*tion\.$",
+        ),
+        (
+            {"hold_out_stations": 0.5, "blocks": 90},
+            r"holds out 1 of 2 blocks, .* the fraction or the size of the blocks\.$",
+        ),
+        ({"hold_out_stations": 0.5, "blocks": 0}, r"^blocks=0: must be a positive size in degrees"),
     ],
 )
 def test_splits_that_make_no_sense(arguments: dict[str, object], message: str) -> None:

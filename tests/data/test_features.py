@@ -1,4 +1,4 @@
-"""Static fields between their grid points, the calendar and the sun."""
+"""Features: interpolated static fields, the calendar and the sun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from gridtnp.data.features import COMPUTED, StaticField, sine_of_solar_elevation
-from gridtnp.data.reading import understand
+from gridtnp.data.reading import read_source
 
 
 def times(*texts: str) -> np.ndarray:
@@ -16,7 +16,7 @@ def times(*texts: str) -> np.ndarray:
 
 def static(lat: np.ndarray, lon: np.ndarray, values: np.ndarray) -> StaticField:
     array = xr.DataArray(values, {"lat": lat, "lon": lon}, ("lat", "lon"), "height")
-    source, _ = understand("height", array, 2**30)
+    source, _ = read_source("height", array, 2**30)
     return StaticField.of("height", source, "height")
 
 
@@ -37,7 +37,7 @@ def test_the_globe_has_no_seam() -> None:
     np.testing.assert_allclose(got, (1 + np.cos(np.deg2rad(10))) / 2, rtol=1e-6)
 
 
-def test_one_cell_beyond_the_edge_holds_the_edge_and_farther_out_there_is_nothing() -> None:
+def test_one_cell_outside_has_the_value_at_the_edge_and_farther_out_is_nan() -> None:
     field = static(np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([[1.0, 2.0], [3.0, 4.0]]))
     lat = np.array([-0.9, 1.9, 0.0, 0.0, -1.1, 0.0, 0.0])
     lon = np.array([0.0, 1.0, 1.9, -0.9, 0.0, 2.1, -1.1])

@@ -1,4 +1,4 @@
-"""xarray datasets of every layout: grids, stations with a clock, places that move, levels, ERA5."""
+"""xarray datasets of every layout: grids, fixed stations, moving platforms, levels, ERA5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import xarray as xr
 
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.fields import understand_dataset
+from gridtnp.data.fields import read_dataset
 from gridtnp.data.reading import open_data
 from gridtnp.data.sources import Lazy, Panel, Records
 from gridtnp.tasks.sampling import Sampler
@@ -24,7 +24,7 @@ ALL = 2**30
 
 
 def panel(ds: xr.Dataset | xr.DataArray, memory: int = ALL) -> Panel:
-    source, notes = understand_dataset("grid", ds, memory)
+    source, notes = read_dataset("grid", ds, memory)
     assert isinstance(source, Panel)
     assert not notes
     return source
@@ -47,7 +47,7 @@ def test_a_grid_is_a_long_table_in_the_order_of_time_latitude_and_longitude() ->
 
 
 def test_the_copernicus_layout(tmp_path: Path) -> None:
-    """netCDF with `valid_time`, latitudes from north to south, and coordinates that say nothing."""
+    """netCDF with `valid_time`, descending latitudes, and irrelevant scalar coordinates."""
     ds = weather.field(np.float32)[["t2m"]].isel(lat=slice(None, None, -1))
     ds = ds.rename(time="valid_time", lat="latitude", lon="longitude")
     ds["valid_time"].attrs = {"long_name": "time", "standard_name": "time"}
@@ -66,7 +66,7 @@ def test_the_copernicus_layout(tmp_path: Path) -> None:
 
 
 def test_the_cloud_layout(tmp_path: Path) -> None:
-    """Zarr with long names, longitudes from 0 to 360, levels, and a mask that never changes."""
+    """Zarr with long names, longitudes from 0 to 360, levels, and a static mask."""
     ds = weather.field(np.float32).rename(t2m="2m_temperature", u10="wind", lat="latitude")
     ds = ds.rename(lon="longitude")
     ds = ds.assign_coords(longitude=ds.longitude % 360).sortby("longitude")
@@ -90,7 +90,7 @@ def test_the_cloud_layout(tmp_path: Path) -> None:
     np.testing.assert_array_equal(values[:, 0], plain[:, 0])
     np.testing.assert_allclose(values[:, 2], plain[:, 1] * 850, rtol=1e-6)
     np.testing.assert_array_equal(source.lon, expected.lon)
-    assert (data.still_at("era5") == 1).all()
+    assert (data.static_at("era5") == 1).all()
 
 
 def test_pressure_in_pascal_is_named_in_hectopascal() -> None:
@@ -99,7 +99,7 @@ def test_pressure_in_pascal_is_named_in_hectopascal() -> None:
     assert panel(ds).names == ("u_850",)
 
 
-def test_stations_with_a_common_clock() -> None:
+def test_stations_with_common_times() -> None:
     table = weather.stations()
     ds = table.set_index(["time", "station"])[["t2m"]].to_xarray()
     places = table.drop_duplicates("station").set_index("station")
@@ -115,7 +115,7 @@ def test_stations_with_a_common_clock() -> None:
     np.testing.assert_array_equal(source.columns["elevation"], expected.elevation[:12])
 
 
-def test_places_that_move_are_records() -> None:
+def test_moving_platforms_are_records() -> None:
     ds = xr.Dataset(
         {"sst": ("time", [1.0, 2.0, 3.0], {"units": "degC"})},
         {
@@ -124,7 +124,7 @@ def test_places_that_move_are_records() -> None:
             "lon": ("time", [179.0, -180.0, -179.0]),
         },
     )
-    source, _ = understand_dataset("ship", ds, ALL)
+    source, _ = read_dataset("ship", ds, ALL)
     assert isinstance(source, Records)
     assert source.lon.tolist() == [179.0, -180.0, -179.0]
     assert source.variable("sst").units == "degC"
@@ -171,66 +171,66 @@ def test_a_forecast_with_two_axes_of_time_is_laid_out_by_valid_time() -> None:
     assert source.values(0, 8)[:, 0].tolist() == list(range(8))
 
 
-def test_repeated_times_and_meridians_are_dropped_and_told() -> None:
+def test_repeated_times_and_meridians_are_dropped_and_noted() -> None:
     ds = weather.field()
     twice = ds.isel(time=[0, 1, 1, 2])
-    _, notes = understand_dataset("grid", twice, ALL)
+    _, notes = read_dataset("grid", twice, ALL)
     assert [str(n) for n in notes] == [
         "grid: 1 of 4 dropped: duplicate times (for example 2019-03-01 06:00)"
     ]
     globe = ds.assign_coords(lon=[0.0, 90.0, 180.0, 270.0, 360.0])
-    source, notes = understand_dataset("grid", globe, ALL)
+    source, notes = read_dataset("grid", globe, ALL)
     assert [str(n) for n in notes] == ["grid: 1 of 5 dropped: repeated values of lon"]
     assert isinstance(source, Panel)
     assert source.shape == (4, 4)
 
 
-def test_what_has_other_dimensions_is_left_out_and_told() -> None:
+def test_variables_with_other_dimensions_are_left_out_and_noted() -> None:
     ds = weather.field()
     ds["profile"] = ("depth", [1.0, 2.0])
-    _, notes = understand_dataset("grid", ds, ALL)
+    _, notes = read_dataset("grid", ds, ALL)
     assert [str(n) for n in notes] == ["grid: 1 left out: profile has dimensions ('depth',)"]
     members = ds[["t2m"]].expand_dims(number=3)
     message = (
-        r"^Source 'grid' must have at least one variable with dimensions \('time', 'lat', 'lon'\)"
+        r"^Source 'grid' has no variable with dimensions \('time', 'lat', 'lon'\), only \{'t2m'"
     )
     with pytest.raises(ValueError, match=message):
-        understand_dataset("grid", members, ALL)
+        read_dataset("grid", members, ALL)
     assert panel(ds[["t2m"]].expand_dims(number=1)).size == 120
 
 
 def test_latitudes_beyond_the_poles_are_refused() -> None:
     ds = weather.field().assign_coords(lat=[50.0, 70.0, 90.0, 110.0])
     message = (
-        r"^Latitudes must lie between -90 and 90 degrees, but 'lat' of source 'grid' holds 110 at "
-        r"position 3; is it in metres\?$"
+        r"^Latitude 110 of source 'grid' \('lat', position 3\) is outside -90 to 90; is it in "
+        r"metres\?$"
     )
     with pytest.raises(ValueError, match=message):
-        understand_dataset("grid", ds, ALL)
+        read_dataset("grid", ds, ALL)
 
 
 def test_missing_values_are_counted_and_all_missing_is_refused() -> None:
     ds = weather.field()
     ds["t2m"][0, :2] = np.nan
-    source, notes = understand_dataset("grid", ds, ALL)
+    source, notes = read_dataset("grid", ds, ALL)
     assert [str(n) for n in notes] == ["grid: 10 of 120 masked: t2m is missing"]
     assert source.variable("t2m").missing == pytest.approx(10 / 120)
     with pytest.raises(
-        ValueError, match=r"^Every variable must have at least one value, but 'u10'"
+        ValueError, match=r"^Variable 'u10' of source 'grid' is missing everywhere; leave"
     ):
-        understand_dataset("grid", ds.assign(u10=ds.u10 * np.nan), ALL)
+        read_dataset("grid", ds.assign(u10=ds.u10 * np.nan), ALL)
 
 
-def test_reading_piece_by_piece_gives_the_same_values(tmp_path: Path) -> None:
+def test_lazy_reading_gives_the_same_values(tmp_path: Path) -> None:
     ds = weather.field(np.float32)
     ds.chunk(time=2).to_zarr(tmp_path / "a.zarr", consolidated=False)
     opened = open_data(tmp_path / "a.zarr")
     assert isinstance(opened, xr.Dataset)
-    lazily, whole = panel(opened, memory=400), panel(ds)
-    assert isinstance(lazily.store, Lazy)
-    assert lazily.variable("t2m").missing is None
+    lazy, loaded = panel(opened, memory=400), panel(ds)
+    assert isinstance(lazy.store, Lazy)
+    assert lazy.variable("t2m").missing is None
     for first, last in ((0, 120), (7, 33), (20, 20), (119, 120)):
-        np.testing.assert_array_equal(lazily.values(first, last), whole.values(first, last))
+        np.testing.assert_array_equal(lazy.values(first, last), loaded.values(first, last))
 
 
 def test_a_store_ten_times_the_allowed_memory_is_read_within_it(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_store_ten_times_the_allowed_memory_is_read_within_it(tmp_path: Path) 
         np.testing.assert_array_equal(got, values[order])
 
 
-def test_pieces_are_safe_to_read_from_many_threads() -> None:
+def test_lazy_values_can_be_read_from_many_threads() -> None:
     store = Lazy(lambda a, b: np.arange(a, b, dtype=np.float32)[:, None, None], 100, 3, memory=40)
     wrong: list[int] = []
 
@@ -282,33 +282,31 @@ def test_pieces_are_safe_to_read_from_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert store.kept_bytes <= 40
+    assert store.cached_bytes <= 40
 
 
-def test_one_moment_is_a_panel_of_one_step() -> None:
+def test_a_single_time_is_a_panel_of_one_step() -> None:
     ds = weather.field()
     source = panel(ds.isel(time=2))
     assert source.times is not None
     assert source.times.tolist() == panel(ds).times[2:3].tolist()  # type: ignore[index]
     np.testing.assert_array_equal(source.values(0, 20), panel(ds).values(40, 60))
-    still = panel(ds.isel(time=2, drop=True))
-    assert still.times is None
-    np.testing.assert_array_equal(still.values(0, 20), source.values(0, 20))
-    assert still.rows(None, None) == (0, 20)
+    timeless = panel(ds.isel(time=2, drop=True))
+    assert timeless.times is None
+    np.testing.assert_array_equal(timeless.values(0, 20), source.values(0, 20))
+    assert timeless.rows(None, None) == (0, 20)
 
 
-def test_steps_without_a_time_and_stations_without_a_place_are_dropped_and_told() -> None:
+def test_steps_without_a_time_and_stations_without_a_location_are_dropped_and_noted() -> None:
     ds = weather.field()
     times = ds.time.values.copy()
     times[1] = np.datetime64("NaT")
-    source, notes = understand_dataset("grid", ds.assign_coords(time=times), ALL)
+    source, notes = read_dataset("grid", ds.assign_coords(time=times), ALL)
     assert [str(n) for n in notes] == ["grid: 1 of 6 dropped: steps without a time"]
     np.testing.assert_array_equal(source.values(20, 40), panel(ds).values(40, 60))
-    message = r"^Source 'grid' must have at least one time, but all of 't"
+    message = r"^All times of source 'grid' \('time'\) are missing; it needs at least one\.$"
     with pytest.raises(ValueError, match=message):
-        understand_dataset(
-            "grid", ds.assign_coords(time=np.full(6, np.datetime64("NaT", "ns"))), ALL
-        )
+        read_dataset("grid", ds.assign_coords(time=np.full(6, np.datetime64("NaT", "ns"))), ALL)
     stations = xr.Dataset(
         {
             "t": (("time", "station"), np.arange(6.0).reshape(2, 3)),
@@ -321,17 +319,17 @@ def test_steps_without_a_time_and_stations_without_a_place_are_dropped_and_told(
             "station": ["x", "y", "z"],
         },
     )
-    source, notes = understand_dataset("s", stations, ALL)
+    source, notes = read_dataset("s", stations, ALL)
     assert [str(n) for n in notes] == [
-        "s: 1 of 3 dropped: impossible coordinates (for example station y: nan, 1)",
-        "s: 1 left out: kind holds no numbers",
+        "s: 1 of 3 dropped: invalid coordinates (for example station y: nan, 1)",
+        "s: 1 left out: kind is not numeric",
     ]
     assert source.labels is not None
     assert source.labels.tolist() == ["x", "z"]
     assert source.values(0, 4)[:, 0].tolist() == [0.0, 2.0, 3.0, 5.0]
 
 
-def test_elevations_of_stations_are_known_and_those_of_a_grid_are_a_variable() -> None:
+def test_elevations_are_static_at_stations_and_a_variable_on_a_grid() -> None:
     station = {"lat": ("station", [1.0, 2.0]), "lon": ("station", [1.0, 2.0])}
     ds = xr.Dataset({"t": ("station", [1.0, 2]), "elev": ("station", [5.0, 6])}, station)
     source = panel(ds)
@@ -341,7 +339,7 @@ def test_elevations_of_stations_are_known_and_those_of_a_grid_are_a_variable() -
     assert panel(grid).names == ("elevation", "land")
 
 
-def test_a_dataset_in_dask_is_read_in_its_own_pieces() -> None:
+def test_a_dask_dataset_is_read_in_its_chunks() -> None:
     ds = weather.field(np.float32)
     ds = xr.concat([ds, ds.assign_coords(time=ds.time + np.timedelta64(2, "D"))], "time")
     source = panel(ds.chunk(time=2), memory=1500)
@@ -350,14 +348,14 @@ def test_a_dataset_in_dask_is_read_in_its_own_pieces() -> None:
     np.testing.assert_array_equal(source.values(0, 240), panel(ds).values(0, 240))
 
 
-def test_an_empty_selection_is_told() -> None:
+def test_an_empty_selection_is_refused() -> None:
     ds = weather.field().isel(lat=slice(None, None, -1))
     message = (
-        r"^Source 'grid' must not be empty, but its dimension 'lat' has size 0; does a selection "
-        r"match nothing\? Latitudes that go down are selected from north to south\.$"
+        r"^Source 'grid' is empty along dimension 'lat'; if it was selected, note that descending "
+        r"latitudes are selected from north to south\.$"
     )
     with pytest.raises(ValueError, match=message):
-        understand_dataset("grid", ds.sel(lat=slice(50, 52)), ALL)
+        read_dataset("grid", ds.sel(lat=slice(50, 52)), ALL)
 
 
 def test_pressure_that_is_observed_is_a_variable() -> None:

@@ -1,4 +1,4 @@
-"""Fields seen at stations, and grids to predict on."""
+"""Fields sampled at stations, and grids to predict on."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def test_names_and_elevations_come_along() -> None:
     assert "elevation" in seen.coords
 
 
-def test_stations_must_be_places(tmp_path: Path) -> None:
+def test_stations_need_valid_coordinates(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"^Stations must have latitudes up to ±90 .* but row 1 is at 95"
+        ValueError, match=r"^Row 1 of the stations has latitude 95 and longitude 0; they must"
     ):
         observe(weather.field(), pd.DataFrame({"lat": [0.0, 95.0], "lon": [0.0, 0.0]}))
     weather.field().to_netcdf(tmp_path / "a.nc", engine="netcdf4")
-    with pytest.raises(TypeError, match=r"^Stations must be a table with a row for each, got"):
+    with pytest.raises(TypeError, match=r"^stations=.*a\.nc.* is not a table with one row per"):
         observe(weather.field(), tmp_path / "a.nc")
-    with pytest.raises(ValueError, match=r"^Source 'stations' must have latitudes and longitudes"):
+    with pytest.raises(ValueError, match=r"^Source 'stations' has no latitude among \['name'\]"):
         observe(weather.field(), pd.DataFrame({"name": ["a"]}))
 
 
@@ -84,15 +84,13 @@ def test_a_grid_from_a_box() -> None:
     assert grid.lat.values.tolist() == [50.0, 50.5, 51.0]
     assert grid.sizes["lon"] == 720
     with pytest.raises(
-        ValueError, match=r"^A grid must be made like another, latlon_grid\(ds, factor"
+        ValueError, match=r"^The grid is not specified; refine another, latlon_grid\(ds, factor"
     ):
         latlon_grid(lat=(50, 51))
-    with pytest.raises(
-        ValueError, match=r"^A grid must be refined by a whole number from 1 on, got 0"
-    ):
+    with pytest.raises(ValueError, match=r"^factor=0: must be at least 1\.$"):
         latlon_grid(weather.field(), factor=0)
     curved = xr.Dataset(coords={"lat": (("y", "x"), [[1.0]]), "lon": (("y", "x"), [[1.0]])})
     with pytest.raises(
-        ValueError, match=r"^A grid must have axes of latitudes and longitudes, but 'lat'"
+        ValueError, match=r"^Not a latitude-longitude grid: 'lat' has dimensions \('y', 'x'\)"
     ):
         latlon_grid(curved)

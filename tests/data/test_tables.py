@@ -1,4 +1,4 @@
-"""Tables: what is recognised, what is dropped and how it is told."""
+"""Tables: what is recognised, dropped, masked and refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 import weather
 
 from gridtnp.data.quality import Note
-from gridtnp.data.tables import understand_table
+from gridtnp.data.tables import read_table
 
 
 def notes_of(frame: pd.DataFrame) -> dict[str, Note]:
-    return {note.why: note for note in understand_table("obs", frame)[1]}
+    return {note.why: note for note in read_table("obs", frame)[1]}
 
 
 def test_a_table_is_sorted_by_time_and_place_and_keeps_its_values() -> None:
     frame = weather.stations()
-    source, notes = understand_table("obs", frame.sample(frac=1.0, random_state=0))
+    source, notes = read_table("obs", frame.sample(frac=1.0, random_state=0))
     assert not notes
     assert source.names == ("t2m",)
     assert source.times is not None
@@ -30,11 +30,11 @@ def test_a_table_is_sorted_by_time_and_place_and_keeps_its_values() -> None:
     assert source.labels.tolist() == ordered.station.tolist()
 
 
-def test_duplicates_are_dropped_and_told() -> None:
+def test_duplicates_are_dropped_and_noted() -> None:
     frame = weather.stations(number=3, days=2)
     again = frame.iloc[[4, 5]].copy()
     again.loc[again.index[1], "t2m"] = 99.0
-    source, notes = understand_table("obs", pd.concat([frame, again], ignore_index=True))
+    source, notes = read_table("obs", pd.concat([frame, again], ignore_index=True))
     assert source.size == 6
     assert 99.0 not in source.table
     (note,) = notes
@@ -44,11 +44,11 @@ def test_duplicates_are_dropped_and_told() -> None:
     )
 
 
-def test_impossible_coordinates_are_dropped_and_told() -> None:
+def test_invalid_coordinates_are_dropped_and_noted() -> None:
     frame = weather.stations(number=4, days=1)
     frame.loc[1, "lat"] = 91.5
     frame.loc[2, "lon"] = np.nan
-    source, notes = understand_table("obs", frame)
+    source, notes = read_table("obs", frame)
     assert source.size == 2
     (note,) = notes
     assert (note.action, note.count, note.total) == ("dropped", 2, 4)
@@ -58,79 +58,78 @@ def test_impossible_coordinates_are_dropped_and_told() -> None:
 def test_latitudes_beyond_the_poles_everywhere_are_refused() -> None:
     frame = weather.stations(number=2, days=1).assign(lat=[5_400_000.0, 5_500_000.0])
     message = (
-        r"^Latitudes must lie between -90 and 90 degrees and longitudes between -360 and 360, but "
-        r"no row of source 'obs' has such a place \(first: lat 5\.4e\+06, lon .*\); are they in "
-        r"metres, or swapped\?$"
+        r"^No row of source 'obs' has a latitude within ±90 and a longitude within ±360 "
+        r"\(first: lat 5\.4e\+06, lon .*\); are they in metres, or swapped\?$"
     )
     with pytest.raises(ValueError, match=message):
-        understand_table("obs", frame)
+        read_table("obs", frame)
 
 
-def test_rows_without_a_time_are_dropped_and_told() -> None:
+def test_rows_without_a_time_are_dropped_and_noted() -> None:
     frame = weather.stations(number=2, days=2)
     frame.loc[3, "time"] = pd.NaT
-    (note,) = understand_table("obs", frame)[1]
+    (note,) = read_table("obs", frame)[1]
     assert str(note) == "obs: 1 of 4 dropped: no time (for example row 3)"
 
 
 def test_missing_values_are_counted() -> None:
     frame = weather.stations(number=2, days=2).assign(rain=[1.0, np.nan, np.inf, 2.0])
-    source, notes = understand_table("obs", frame)
+    source, notes = read_table("obs", frame)
     assert source.variable("rain").missing == 0.5
     assert [str(note) for note in notes] == ["obs: 2 of 4 masked: rain is missing"]
 
 
 def test_a_variable_that_is_missing_everywhere_is_refused() -> None:
-    message = r"^Every variable must have at least one value, but 'rain' of source 'obs' is missing"
+    message = r"^Variable 'rain' of source 'obs' is missing everywhere; leave it out or correct"
     with pytest.raises(ValueError, match=message):
-        understand_table("obs", weather.stations().assign(rain=np.nan))
+        read_table("obs", weather.stations().assign(rain=np.nan))
 
 
-def test_text_is_left_out_and_told_and_text_among_numbers_is_refused() -> None:
+def test_text_is_left_out_and_noted_and_text_among_numbers_is_refused() -> None:
     frame = weather.stations(number=2, days=1)
-    source, notes = understand_table("obs", frame.assign(country=["FR", "GB"]))
+    source, notes = read_table("obs", frame.assign(country=["FR", "GB"]))
     assert source.names == ("t2m",)
     assert str(notes[0]) == "obs: 1 left out: column 'country' holds text"
     with pytest.raises(
-        ValueError, match=r"^Column 'lat' of source 'obs' must hold numbers, but row 1"
+        ValueError, match=r"^Column 'lat' of source 'obs' is not numeric: row 1 holds 'north'\.$"
     ):
-        understand_table("obs", frame.assign(lat=["50", "north"]))
+        read_table("obs", frame.assign(lat=["50", "north"]))
 
 
 def test_no_coordinates_no_rows_no_values() -> None:
     frame = weather.stations()
     with pytest.raises(
-        ValueError, match=r"^Source 'obs' must have latitudes .* no latitude was found"
+        ValueError, match=r"^Source 'obs' has no latitude among \['elevation', 'lon', "
     ):
-        understand_table("obs", frame.drop(columns="lat"))
-    with pytest.raises(ValueError, match=r"^Source 'obs' must have at least one row, got an empty"):
-        understand_table("obs", frame[:0])
-    with pytest.raises(ValueError, match=r"^Source 'obs' must have at least one column of numbers"):
-        understand_table("obs", frame[["lat", "lon", "station"]])
+        read_table("obs", frame.drop(columns="lat"))
+    with pytest.raises(ValueError, match=r"^Source 'obs' is an empty table; it needs at least one"):
+        read_table("obs", frame[:0])
+    with pytest.raises(ValueError, match=r"^Source 'obs' has no numeric column besides its coord"):
+        read_table("obs", frame[["lat", "lon", "station"]])
 
 
 def test_a_list_of_stations_observes_their_elevation() -> None:
-    source, _ = understand_table("obs", weather.stations(days=1)[["lat", "lon", "elevation"]])
+    source, _ = read_table("obs", weather.stations(days=1)[["lat", "lon", "elevation"]])
     assert source.names == ("elevation",)
     assert source.times is None
     assert source.rows(None, None) == (0, 12)
 
 
-def test_without_names_a_station_is_its_place() -> None:
+def test_without_names_a_station_is_its_location() -> None:
     frame = weather.stations(number=3, days=2).drop(columns="station")
-    source, _ = understand_table("obs", frame)
+    source, _ = read_table("obs", frame)
     assert source.labels is not None
     assert len(set(source.labels.tolist())) == 3
 
 
-def test_the_long_frame_of_earth2studio_is_understood() -> None:
+def test_the_long_format_of_earth2studio_is_read() -> None:
     wide = weather.stations(number=3, days=2).rename(columns={"elevation": "elev"})
     wide["d2m"] = wide.t2m - 2
     long = wide.melt(
         ["time", "lat", "lon", "elev", "station"], ["t2m", "d2m"], "variable", "observation"
     )
-    source, notes = understand_table("obs", long.sample(frac=1.0, random_state=1))
-    expected, _ = understand_table("obs", wide)
+    source, notes = read_table("obs", long.sample(frac=1.0, random_state=1))
+    expected, _ = read_table("obs", wide)
     assert not notes
     assert set(source.names) == {"t2m", "d2m"}
     for name in source.names:
@@ -138,38 +137,40 @@ def test_the_long_frame_of_earth2studio_is_understood() -> None:
         np.testing.assert_array_equal(source.table[:, column], expected.table[:, other])
     assert set(source.columns) == {"elev"}
     again = pd.concat([long, long.iloc[:1]], ignore_index=True)
-    assert understand_table("obs", again)[1][0].why.startswith("duplicates")
+    assert read_table("obs", again)[1][0].why.startswith("duplicates")
 
 
 def test_units_come_with_the_table() -> None:
     frame = weather.stations()
     frame.attrs["units"] = {"t2m": "degC"}
-    assert understand_table("obs", frame)[0].variable("t2m").units == "degC"
+    assert read_table("obs", frame)[0].variable("t2m").units == "degC"
 
 
 def test_an_unknown_variable_is_a_typo() -> None:
-    source, _ = understand_table("obs", weather.stations())
-    with pytest.raises(ValueError, match=r"one of \['t2m'\], got 't2'; did you mean 't2m'\?"):
+    source, _ = read_table("obs", weather.stations())
+    with pytest.raises(
+        ValueError, match=r"^Unknown variable 't2' of source 'obs'; did you mean 't2m'"
+    ):
         source.variable("t2")
 
 
-def test_many_rows_per_place_need_times() -> None:
+def test_several_rows_per_location_need_times() -> None:
     frame = weather.stations().rename(columns={"time": "when"})
     message = (
-        r"^Source 'obs' must have one row per place and time, but it has many per place and no "
-        r"time was found among \['elevation', .*\]; name its times 'time'\.$"
+        r"^Source 'obs' has several rows per location, but no time among \['elevation', .*\]; "
+        r"name its times 'time'\.$"
     )
     with pytest.raises(ValueError, match=message):
-        understand_table("obs", frame)
+        read_table("obs", frame)
 
 
 def test_a_long_frame_needs_coordinates_and_may_lack_elevations() -> None:
     long = pd.DataFrame({"variable": ["t", "t"], "value": [1.0, 2.0]})
-    message = r"^Source 'obs' must have latitudes .* no latitude was found"
+    message = r"^Source 'obs' has no latitude among \['value', 'variable'\]; name it 'lat'"
     with pytest.raises(ValueError, match=message):
-        understand_table("obs", long)
+        read_table("obs", long)
     long = long.assign(lat=[1.0, 2.0], lon=0.0, elev=[5.0, np.nan])
-    source, notes = understand_table("obs", long)
+    source, notes = read_table("obs", long)
     assert not notes
     assert source.table[:, 0].tolist() == [1.0, 2.0]
     assert np.isnan(source.columns["elev"][1])

@@ -15,7 +15,7 @@ import numpy as np
 from gridtnp.cli.experiment import Experiment, Judging, Sources, Split
 from gridtnp.data.description import describe_source
 from gridtnp.data.quality import Note
-from gridtnp.data.reading import understand
+from gridtnp.data.reading import read_source
 from gridtnp.data.sources import Panel, Records, Source
 from gridtnp.errors import require_known
 
@@ -43,7 +43,7 @@ def named(files: Sequence[str]) -> dict[str, str]:
 
 def looked_at(files: Sequence[str]) -> dict[str, tuple[Source, list[Note]]]:
     """What every file holds."""
-    return {name: understand(name, path) for name, path in named(files).items()}
+    return {name: read_source(name, path) for name, path in named(files).items()}
 
 
 def told(found: Mapping[str, tuple[Source, list[Note]]]) -> str:
@@ -61,8 +61,8 @@ def first_experiment(
     """With paths relative to the folder that it will be in, and the reasons for its choices."""
     paths = named(files)
     found = {name: source for name, (source, _) in looked_at(files).items()}
-    still = {n: s for n, s in found.items() if _is_still(s) and len(found) > 1}
-    sources = {n: s for n, s in found.items() if n not in still} or found
+    static_grids = {n: s for n, s in found.items() if _is_static_grid(s) and len(found) > 1}
+    sources = {n: s for n, s in found.items() if n not in static_grids} or found
     reasons = []
     if target is None:
         points = [n for n, s in sources.items() if isinstance(s, Records)]
@@ -75,7 +75,7 @@ def first_experiment(
     require_known(owner, sources, "source", "in --target")
     if variable:
         sources[owner].variable(variable)
-    static = {v: _relative(paths[n], folder) for n, s in still.items() for v in s.names}
+    static = {v: _relative(paths[n], folder) for n, s in static_grids.items() for v in s.names}
     if static:
         reasons.append(f"static {', '.join(static)}: on a grid without times")
     split, features = _split(sources[owner], reasons), _features(sources[owner])
@@ -90,7 +90,7 @@ def first_experiment(
     return made, tuple(reasons)
 
 
-def _is_still(source: Source) -> bool:
+def _is_static_grid(source: Source) -> bool:
     return isinstance(source, Panel) and source.shape is not None and source.times is None
 
 

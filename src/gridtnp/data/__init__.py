@@ -1,1 +1,1 @@
-"""Files and tables to a `Dataset`: what users bring, understood, cleaned, split and normalised."""
+"""Files and tables to a `Dataset`: reading, cleaning, features, splits and normalisation."""

@@ -1,6 +1,7 @@
 """Which column or variable is latitude, longitude, time, level, station or elevation.
 
-CF attributes (`standard_name`, `units`, `cf_role`) win over names; names are compared without case.
+CF attributes (`standard_name`, `units`, `cf_role`) take precedence over names, which are compared
+without case.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "elevation": ("elevation", "elev", "elev_m", "altitude", "alt", "orography"),
 }
-"""What each is called, the likeliest name first."""
+"""Accepted names of each role, the most likely first."""
 STANDARD_NAMES = {
     "latitude": "lat",
     "longitude": "lon",
@@ -41,39 +42,38 @@ CF_ROLES = {"timeseries_id": "station", "trajectory_id": "station", "profile_id"
 
 
 def recognise(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The name of the column in each role that was found, from all names and their attributes."""
-    said = {name: _by_attributes(attributes) for name, attributes in columns.items()}
+    """The column in each role that was found, given all names with their attributes."""
+    declared = {name: _declared_role(attributes) for name, attributes in columns.items()}
     found = {}
     for role, names in NAMES.items():
-        candidates = [name for name in columns if said[name] == role]
+        candidates = [name for name in columns if declared[name] == role]
         if not candidates:
-            free = [name for name in columns if said[name] is None]
-            candidates = [name for name in free if name.lower() in names]
+            undeclared = [name for name in columns if declared[name] is None]
+            candidates = [name for name in undeclared if name.lower() in names]
         if candidates:
             found[role] = min(candidates, key=lambda name: _rank(name, names))
     return found
 
 
 def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]) -> None:
-    """Raise unless latitudes and longitudes were found."""
+    """Raise unless latitude and longitude were found."""
     for role, word in (("lat", "latitude"), ("lon", "longitude")):
         if role not in found:
             raise ValueError(
-                f"Source {source!r} must have latitudes and longitudes, but no {word} was found "
-                f"among {sorted(columns)}; name it {role!r} or give it the CF standard_name "
-                f"{word!r}."
+                f"Source {source!r} has no {word} among {sorted(columns)}; name it {role!r} or "
+                f"give it the CF standard_name {word!r}."
             )
 
 
 def wrap(lon: np.ndarray, west: float = -180.0) -> np.ndarray:
-    """Longitudes in the 360 degrees from `west` eastwards; those already there stay bit for bit."""
+    """Longitudes in [west, west + 360); those already in this range are unchanged to the bit."""
     outside = (lon < west) | (lon >= west + 360.0)
-    turned = west + np.mod(np.where(outside, lon, west) - west, 360.0)
-    return np.where(outside, np.where(turned >= west + 360.0, west, turned), lon)
+    wrapped = west + np.mod(np.where(outside, lon, west) - west, 360.0)
+    return np.where(outside, np.where(wrapped >= west + 360.0, west, wrapped), lon)
 
 
 def possible(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
-    """Where a place is one: all numbers, latitudes up to ±90, longitudes from -360 to 360."""
+    """Which coordinates are valid: finite, latitude within ±90 and longitude within ±360."""
     with np.errstate(invalid="ignore"):
         return (np.abs(lat) <= 90.0) & (np.abs(lon) <= 360.0)
 
@@ -82,26 +82,26 @@ def unit_vectors(
     lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, "n 3"]:
     """Locations on the unit sphere in Cartesian coordinates."""
-    phi, turn = np.deg2rad(lat), np.deg2rad(lon)
-    return np.stack([np.cos(phi) * np.cos(turn), np.cos(phi) * np.sin(turn), np.sin(phi)], -1)
+    phi, lam = np.deg2rad(lat), np.deg2rad(lon)
+    return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], -1)
 
 
 def western_edge(lon: np.ndarray) -> float:
-    """Where to cut the circle of longitudes: -180, unless places across it would be torn apart.
+    """The western end of the range of longitudes.
 
-    Then in the middle of the widest empty part.
+    It is -180, or the middle of the widest gap if the data lie on both sides of the date line.
     """
-    around = np.unique(wrap(lon))
-    if len(around) < 2:
+    sorted_lon = np.unique(wrap(lon))
+    if len(sorted_lon) < 2:
         return -180.0
-    gaps = np.diff(np.append(around, around[0] + 360.0))
+    gaps = np.diff(np.append(sorted_lon, sorted_lon[0] + 360.0))
     widest = int(np.argmax(gaps))
     if widest == len(gaps) - 1 or gaps[widest] < 60.0 or gaps[-1] > 30.0:
         return -180.0
-    return float(np.round(around[widest] + gaps[widest] / 2))
+    return float(np.round(sorted_lon[widest] + gaps[widest] / 2))
 
 
-def _by_attributes(attributes: Mapping[str, Any]) -> str | None:
+def _declared_role(attributes: Mapping[str, Any]) -> str | None:
     standard = STANDARD_NAMES.get(str(attributes.get("standard_name", "")).lower())
     units = UNITS.get(str(attributes.get("units", "")).lower())
     return standard or units or CF_ROLES.get(str(attributes.get("cf_role", "")).lower())

@@ -1,7 +1,7 @@
-"""`Dataset`: named sources, what to predict, and what is known everywhere, understood and cleaned.
+"""`Dataset`: named sources, the variables to predict, static and computed features.
 
-It takes what scientists hold (pandas, xarray, files) and says what it made of it. Tasks for a model
-are drawn from it by `gridtnp.tasks.sampling`.
+Sources are pandas tables, xarray datasets or files. They are cleaned, and what was dropped is
+reported. `gridtnp.tasks.sampling` draws tasks from a dataset.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from gridtnp.data.coordinates import western_edge
-from gridtnp.data.description import clashes, describe_source, record_of
+from gridtnp.data.description import describe_source, record_of, unit_conflicts
 from gridtnp.data.features import COMPUTED, static_features
 from gridtnp.data.quality import Note, warn, write_log
-from gridtnp.data.reading import Data, understand
+from gridtnp.data.reading import Data, read_source
 from gridtnp.data.sources import Loaded, Panel, Records, Source, Variable
 from gridtnp.data.splits import Period, hold_out, periods, show_period
 from gridtnp.data.times import duration, show, to_time
@@ -28,13 +28,14 @@ from gridtnp.errors import require_known
 
 
 class Dataset:
-    """Sources by name, in pandas, xarray or files, and the variables to predict.
+    """Named sources, and the variables to predict.
 
-    `target` is `"source.variable"`, several of one source, or `"source"` for all of them. `static`
-    are fields that never change (by name, or a dataset of them); a point source with a column of
-    that name uses its own values, and `"source.column"` names a column itself. `features` are
-    computed by name: see `gridtnp.data.features.COMPUTED`. `units` tells those that the data
-    do not. A source with more than `memory` bytes of values is read piece by piece.
+    `target` is `"source.variable"`, a list of variables of one source, or `"source"` for all its
+    variables. `static` are fields that do not change with time, by name or as one dataset; a point
+    source with a column of the same name uses its own values, and `"source.column"` stands for a
+    column alone. `features` are names of computed features, see `gridtnp.data.features.COMPUTED`.
+    `units` are those that the data lack. A source with more than `memory` bytes of values is read
+    lazily.
     """
 
     def __init__(
@@ -48,13 +49,13 @@ class Dataset:
         memory: int = 2**30,
     ) -> None:
         if not sources:
-            raise ValueError("A dataset must have at least one source, got none.")
+            raise ValueError("sources is empty: a dataset needs at least one source.")
         notes: list[Note] = []
         self.sources: dict[str, Source] = {}
         for name, data in sources.items():
             if not name or "." in name:
-                raise ValueError(f"A source's name must not be empty or contain a dot: {name!r}.")
-            self.sources[name], found = understand(name, data, memory)
+                raise ValueError(f"Source name {name!r}: must not be empty or contain a dot.")
+            self.sources[name], found = read_source(name, data, memory)
             notes += found
         self._set_units(units or {})
         self.target_source, self.target_names = self._resolve(target)
@@ -63,9 +64,9 @@ class Dataset:
             require_known(name, COMPUTED, "feature")
         self.statics, found = static_features(static, self.sources)
         notes += found
-        self._still = {name: self._static_at(source) for name, source in self.sources.items()}
-        notes += self._unknown_places()
-        notes += clashes(self.sources)
+        self._static = {name: self._static_values(s) for name, s in self.sources.items()}
+        notes += self._unknown_statics()
+        notes += unit_conflicts(self.sources)
         self.notes = tuple(notes)
         self.west = western_edge(np.concatenate([s.lon for s in self.sources.values()]))
         self.part = "all"
@@ -76,7 +77,7 @@ class Dataset:
         self.training: Dataset | None = None  # the training part of the same split
         warn(notes, stacklevel=2)
 
-    # ---- what is in it ---------------------------------------------------------------------------
+    # ---- contents --------------------------------------------------------------------------------
 
     @property
     def target(self) -> tuple[Variable, ...]:
@@ -85,36 +86,34 @@ class Dataset:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The columns of a task's features, in their order."""
+        """The columns of a task's features, in order."""
         return (*self.statics, *(c for name in self.computed for c in COMPUTED[name][0]))
 
     @property
     def contexts(self) -> tuple[str, ...]:
-        """Context sets by default: a source with all its variables, or each variable by itself
-        where some are missing while others are there.
-        """
+        """Default context sets: one per source, or one per variable if some values are missing."""
         names: list[str] = []
         for name, source in self.sources.items():
-            apart = len(source.variables) > 1 and any(v.missing for v in source.variables)
-            names += [f"{name}.{v}" for v in source.names] if apart else [name]
+            separate = len(source.variables) > 1 and any(v.missing for v in source.variables)
+            names += [f"{name}.{v}" for v in source.names] if separate else [name]
         return tuple(names)
 
     @property
     def held_out(self) -> bool:
-        """Whether the targets of this part are at places that its context never has."""
+        """Whether the targets of this part are at locations that are never in its context."""
         kept, wanted = self.context_places.get(self.target_source), self.target_places
         return kept is not None and wanted is not None and not bool((kept & wanted).any())
 
     def variables_of(self, name: str) -> tuple[Source, tuple[str, ...]]:
-        """The source and the variables behind `"source"` or `"source.variable"`."""
+        """The source and the variables that `"source"` or `"source.variable"` stands for."""
         source, _, variable = name.partition(".")
         require_known(source, self.sources, "source")
         found = self.sources[source]
         return found, (found.variable(variable).name,) if variable else found.names
 
-    def still_at(self, source: str) -> Float[np.ndarray, "n df"]:
-        """Static features at the places of a source, (places, features)."""
-        return self._still[source]
+    def static_at(self, source: str) -> Float[np.ndarray, "n df"]:
+        """Static features at the locations of a source."""
+        return self._static[source]
 
     def features_at(
         self,
@@ -123,13 +122,13 @@ class Dataset:
         time: Shaped[np.ndarray, " n"] | None = None,
         known: Mapping[str, Float[np.ndarray, " n"]] | None = None,
     ) -> Float[np.ndarray, "n df"]:
-        """All features at any places and times, (points, features).
+        """All features at any locations and times.
 
-        `known` are values of static features there, NaN where a field is to tell.
+        `known` are static features there, which take precedence over the fields unless NaN.
         """
         own = known or {}
-        still = [f.at(lat, lon, own.get(name))[:, None] for name, f in self.statics.items()]
-        return np.concatenate([*still, self.compute(time, lat, lon)], -1)
+        static = [f.at(lat, lon, own.get(name))[:, None] for name, f in self.statics.items()]
+        return np.concatenate([*static, self.compute(time, lat, lon)], -1)
 
     def compute(
         self,
@@ -137,7 +136,7 @@ class Dataset:
         lat: Float[np.ndarray, " n"],
         lon: Float[np.ndarray, " n"],
     ) -> Float[np.ndarray, "n df"]:
-        """The computed features, (points, columns)."""
+        """The computed features at any locations and times."""
         if not self.computed:
             return np.zeros((len(lat), 0), np.float32)
         if time is None:
@@ -145,11 +144,11 @@ class Dataset:
                 f"Features {list(self.computed)} need times, but there are none; leave them out."
             )
         if len(time) > 1 and (time == time[0]).all():
-            time = time[:1]  # what depends on time alone is computed once
+            time = time[:1]  # features that depend on time alone are computed once
         made = [COMPUTED[name][1](time, lat, lon) for name in self.computed]
         return np.concatenate([np.broadcast_to(m, (len(lat), m.shape[-1])) for m in made], -1)
 
-    # ---- parts of it -----------------------------------------------------------------------------
+    # ---- parts -----------------------------------------------------------------------------------
 
     def split(
         self,
@@ -161,32 +160,35 @@ class Dataset:
         rows: float | None = None,
         seed: int = 0,
     ) -> tuple[Dataset, Dataset, Dataset]:
-        """Train, validation and test, kept apart honestly.
+        """Split into train, validation and test.
 
-        `time=[a, b]` trains before a, validates from a, tests from b on, and leaves `gap` out after
-        each. `hold_out_stations` is a share of the stations, half of it to validate and half to
-        test at (or the names of those to test at): nothing observed there, by any point source, is
-        ever seen in training, and later only as targets. With `blocks`, all stations or grid points
-        of a block of so many degrees go together.
+        `time=[a, b]` trains before a, validates from a to b and tests from b; the data of a `gap`
+        after a and after b are left out. `hold_out_stations` is a fraction of the stations, half of
+        them for validation and half for the test, or the names of the test stations; 0 holds out
+        none. What any point source observes there is never in a context, and a target only in
+        validation and test. With `blocks`, the stations or grid points of a block of this many
+        degrees are held out together.
         """
+        if isinstance(hold_out_stations, int | float) and hold_out_stations == 0:
+            hold_out_stations = None
         if rows is not None:
             raise ValueError(
-                "Random rows must not be held out, because the same station's rows just before and "
-                "after would give them away; hold out stations (hold_out_stations=0.2), blocks "
-                "(blocks=5) or later times (time=[...])."
+                f"rows={rows}: a random split of rows leaks, because training has the same "
+                "station's rows just before and after; hold out stations (hold_out_stations=0.2), "
+                "blocks of stations (blocks=5 in addition) or later times (time=[...])."
             )
         if time is None and hold_out_stations is None:
             raise ValueError(
-                "A split must say what is kept apart: later times (time=['2018', '2019']), "
+                "Nothing to split by; give dates (time=['2018', '2019']), a fraction of the "
                 "stations (hold_out_stations=0.2), or both."
             )
         if hold_out_stations is None and blocks is not None:
             raise ValueError(
-                f"Blocks say how stations are held out; give a share of them too: "
-                f"hold_out_stations=0.2, blocks={blocks:g}."
+                f"blocks={blocks:g} has no effect without hold_out_stations; give the fraction to "
+                "hold out, e.g. hold_out_stations=0.2."
             )
         if time is None and duration(gap) != np.timedelta64(0, "ms"):
-            raise ValueError(f"A gap of {gap!r} is left between times; give time=[...] too.")
+            raise ValueError(f"gap={gap!r} has no effect without time; give time=[...] as well.")
         source = self.sources[self.target_source]
         spans = [self.period] * 3 if time is None else periods(time, gap, self.period)
         if time is not None and source.times is None:
@@ -196,8 +198,8 @@ class Dataset:
             roles = hold_out(self.sources, source, hold_out_stations, blocks, seed)
             if time is None and not (roles[source.name] == 1).any():
                 raise ValueError(
-                    "Named stations are all tested at, so that validation needs times of its own; "
-                    "give time=[...] too, or a share of the stations."
+                    "No stations are left for validation, because named stations are all for the "
+                    "test; give time=[...] as well, or a fraction of the stations."
                 )
         parts = []
         for number, name in enumerate(("train", "val", "test")):
@@ -213,7 +215,7 @@ class Dataset:
         return parts[0], parts[1], parts[2]
 
     def at(self, time: Any) -> Dataset:
-        """The same data, to predict at one time."""
+        """The same data, for a task at one time."""
         if self.sources[self.target_source].times is None:
             raise ValueError(f"Source {self.target_source!r} has no times to choose from.")
         part = copy.copy(self)
@@ -221,7 +223,7 @@ class Dataset:
         return part
 
     def times(self) -> np.ndarray | None:
-        """All times of the target in this part, in order."""
+        """The times of the target in this part, sorted."""
         source = self.sources[self.target_source]
         if source.times is None:
             return None
@@ -236,21 +238,21 @@ class Dataset:
         return times
 
     def require_targets(self) -> None:
+        """Raise if this part has no observations of the target's source."""
         times = self.times()
         if times is not None and not len(times):
             source = self.sources[self.target_source]
             assert source.times is not None
             span = "" if self.period is None else f" {show_period(self.period)}"
             raise ValueError(
-                f"Part {self.part!r} must hold observations of {self.target_source!r}, but there "
-                f"are none{span}; they go from {show(source.times[0])} to "
-                f"{show(source.times[-1])}."
+                f"Part {self.part!r} has no observations of {self.target_source!r}{span}; they "
+                f"range from {show(source.times[0])} to {show(source.times[-1])}."
             )
 
-    # ---- said about it ---------------------------------------------------------------------------
+    # ---- description -----------------------------------------------------------------------------
 
     def describe(self) -> None:
-        """Print what was understood."""
+        """Print sources, features, and what was dropped or masked."""
         print(self)
 
     def __repr__(self) -> str:
@@ -261,7 +263,7 @@ class Dataset:
         if self.period is not None:
             lines[0] += f", {show_period(self.period)}"
         if self.held_out:
-            lines[0] += ", at places that the context never holds"
+            lines[0] += ", at held-out locations"
         for source in self.sources.values():
             lines += [f"  {line}" for line in describe_source(source)]
         if self.feature_names:
@@ -270,7 +272,7 @@ class Dataset:
         return "\n".join(lines)
 
     def fingerprint(self) -> str:
-        """The same for the same data; values that stay on disk are not looked at."""
+        """A hash of the data; values that stay on disk are not read."""
         digest = hashlib.blake2b(digest_size=16)
         for name, source in self.sources.items():
             digest.update(repr((name, source.names, source.size)).encode())
@@ -285,7 +287,7 @@ class Dataset:
         return digest.hexdigest()
 
     def write_log(self, path: str | os.PathLike[str]) -> None:
-        """`data.json`: what was understood, a fingerprint, and all that was dropped or masked."""
+        """Write `data.json`: sources, features, a fingerprint, and what was dropped or masked."""
         about = {
             "fingerprint": self.fingerprint(),
             "target": [f"{self.target_source}.{name}" for name in self.target_names],
@@ -294,14 +296,14 @@ class Dataset:
         }
         write_log(path, self.notes, about)
 
-    # ---- how it is made --------------------------------------------------------------------------
+    # ---- construction ----------------------------------------------------------------------------
 
     def _resolve(self, target: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
         wanted = [target] if isinstance(target, str) else list(target)
         found = [self.variables_of(name) for name in wanted]
         owners = list(dict.fromkeys(source.name for source, _ in found))
         if len(owners) != 1:
-            raise ValueError(f"All targets must be of one source, got {owners}.")
+            raise ValueError(f"The targets are of sources {owners}; they must be of one source.")
         return owners[0], tuple(name for _, names in found for name in names)
 
     def _set_units(self, units: Mapping[str, str]) -> None:
@@ -315,14 +317,14 @@ class Dataset:
             )
             self.sources[source.name] = replace(source, variables=changed)
 
-    def _static_at(self, source: Source) -> np.ndarray:
+    def _static_values(self, source: Source) -> np.ndarray:
         columns = [feature.of(source) for feature in self.statics.values()]
         made = np.stack(columns, -1) if columns else np.zeros((len(source.lat), 0))
         return made.astype(np.float32)
 
-    def _unknown_places(self) -> list[Note]:
+    def _unknown_statics(self) -> list[Note]:
         notes = []
-        for name, values in self._still.items():
+        for name, values in self._static.items():
             unknown = int(np.isnan(values).any(-1).sum())
             if unknown:
                 why = f"no value of {list(self.statics)} there"

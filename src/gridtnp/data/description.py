@@ -1,4 +1,4 @@
-"""What a source is, in words: how much there is of it, from where to where, in which units."""
+"""Descriptions of sources: size, extent in space and time, units, range and missing values."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gridtnp.data.times import show
 
 
 def describe_source(source: Source) -> list[str]:
-    """A line about the source, one for every variable, and one for what is known about places."""
+    """One line for the source, one per variable, and one for its static columns."""
     lines = [f"{source.name}: {extent(source)}"]
     width = max(len(name) for name in source.names)
-    lines += [f"  {v.name:<{width}}  {_values(v)}" for v in source.variables]
+    lines += [f"  {v.name:<{width}}  {_describe_variable(v)}" for v in source.variables]
     if source.columns:
         lines.append(f"  known at each place: {', '.join(source.columns)}")
     return lines
 
 
 def record_of(source: Source) -> dict[str, Any]:
-    """The same for a file."""
+    """The description of a source as plain data, for JSON."""
     variables = {
         v.name: {"units": v.units, "missing": v.missing, "range": [v.low, v.high]}
         for v in source.variables
@@ -32,7 +32,7 @@ def record_of(source: Source) -> dict[str, Any]:
 
 
 def extent(source: Source) -> str:
-    """How much there is of a source, and from when to when."""
+    """The size of a source, and its ranges of latitude, longitude and time."""
     if isinstance(source, Panel):
         places = f"{len(source.lat):,} stations"
         if source.shape is not None:
@@ -49,8 +49,8 @@ def extent(source: Source) -> str:
     return text
 
 
-def clashes(sources: Mapping[str, Source]) -> list[Note]:
-    """Variables of one name whose units differ between sources, or seem to."""
+def unit_conflicts(sources: Mapping[str, Source]) -> list[Note]:
+    """Variables whose units differ between sources, or appear to where units are unknown."""
     notes = []
     seen: dict[str, tuple[str, Variable]] = {}
     for name, source in sources.items():
@@ -58,12 +58,12 @@ def clashes(sources: Mapping[str, Source]) -> list[Note]:
             other = seen.setdefault(variable.name, (name, variable))
             if other[0] == name:
                 continue
-            known = (other[1].units, variable.units)
-            if None not in known and known[0] != known[1]:
-                why = f"{variable.name} is in {known[1]} here and in {known[0]} in {other[0]}"
+            units = (other[1].units, variable.units)
+            if None not in units and units[0] != units[1]:
+                why = f"{variable.name} is in {units[1]} here and in {units[0]} in {other[0]}"
                 notes.append(Note(name, "noticed", f"units differ, {why}", 1, 1))
-            elif None in known and _kelvin_and_celsius(other[1], variable):
-                why = f"{variable.name} looks like K and °C mixed with {other[0]}"
+            elif None in units and _kelvin_and_celsius(other[1], variable):
+                why = f"{variable.name} differs from that of {other[0]} as K does from °C"
                 notes.append(Note(name, "noticed", f"units unknown, {why}", 1, 1))
     return notes
 
@@ -75,12 +75,12 @@ def _kelvin_and_celsius(a: Variable, b: Variable) -> bool:
     return 200 < shift < 350 and max(a.high - a.low, b.high - b.low) < 150
 
 
-def _values(variable: Variable) -> str:
+def _describe_variable(variable: Variable) -> str:
     parts = [variable.units or "units not given"]
     if variable.low is not None and variable.high is not None:
         parts.append(f"{variable.low:.5g} to {variable.high:.5g}")
     if variable.missing is None:
-        parts.append("on disk, not looked through")
+        parts.append("on disk, not scanned")
     elif variable.missing:
         parts.append(f"{100 * variable.missing:.3g} % missing")
     return ", ".join(parts)

@@ -1,6 +1,6 @@
-"""What is known about any place and time without observing it: static fields, calendar and sun.
+"""Features known at any location and time: static fields, calendar and position of the sun.
 
-Static fields (elevation, land-sea mask) are interpolated bilinearly; calendar and sun are computed.
+Static fields (elevation, land-sea mask) are interpolated bilinearly; the others are computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from gridtnp.data.coordinates import NAMES, wrap
 from gridtnp.data.quality import Note
-from gridtnp.data.reading import Data, understand
+from gridtnp.data.reading import Data, read_source
 from gridtnp.data.sources import Panel, Source
 from gridtnp.data.times import UNIT
 from gridtnp.errors import require_known
@@ -25,7 +25,7 @@ J2000 = np.datetime64("2000-01-01T12:00:00", "ms")
 
 @dataclass(frozen=True, eq=False)
 class StaticField:
-    """A field on latitudes and longitudes that never changes."""
+    """A field on a latitude-longitude grid that does not change with time."""
 
     name: str
     lat: np.ndarray
@@ -34,19 +34,19 @@ class StaticField:
 
     @classmethod
     def of(cls, name: str, source: Source, variable: str) -> StaticField:
-        """A variable, or a column, of a grid without times."""
+        """From a variable or a static column of a gridded source."""
         if not isinstance(source, Panel) or source.shape is None:
             raise ValueError(
-                f"Static field {name!r} must be on a grid of latitudes and longitudes, but "
-                f"{source.name!r} is not one."
+                f"Static field {name!r} is not on a latitude-longitude grid; to use a column of a "
+                f"source, give static={{{name!r}: 'source.column'}}."
             )
         if variable in source.columns:
             values = source.columns[variable]
         else:
             if source.steps > 1:
                 raise ValueError(
-                    f"Static field {name!r} must not change with time, but it has {source.steps} "
-                    "times; choose one, e.g. ds.isel(time=0)."
+                    f"Static field {name!r} has {source.steps} times; select one, e.g. "
+                    "ds.isel(time=0)."
                 )
             values = source.values(0, len(source.lat))[:, source.index((variable,))[0]]
         rows, cols = source.shape
@@ -56,35 +56,36 @@ class StaticField:
     def at(
         self, lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
-        """Bilinear, around the globe where the field goes around; missing corners do not count.
+        """Bilinear interpolation, without a seam if the field covers all longitudes.
 
-        Up to one cell beyond the edge the edge's value holds, farther out there is none (NaN).
+        Missing corners are left out. Up to one cell outside of the field, the value at its edge is
+        used; farther out it is NaN.
         """
-        i, j, v = _between(self.lat, lat, 0.0)
-        k, m, u = _between(self.lon, wrap(lon), 360.0)
+        i, j, v = _bracket(self.lat, lat, 0.0)
+        k, m, u = _bracket(self.lon, wrap(lon), 360.0)
         total, weight = np.zeros(len(lat)), np.zeros(len(lat))
         for rows, across in ((i, 1 - v), (j, v)):
             for cols, along in ((k, 1 - u), (m, u)):
-                corner, share = self.values[rows, cols], across * along
-                used = np.isfinite(corner) & (share > 0)
-                total += np.where(used, corner, 0.0) * np.where(used, share, 0.0)
-                weight += np.where(used, share, 0.0)
+                corner, product = self.values[rows, cols], across * along
+                used = np.isfinite(corner) & (product > 0)
+                total += np.where(used, corner, 0.0) * np.where(used, product, 0.0)
+                weight += np.where(used, product, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(weight > 0, total / weight, np.nan).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class StaticFeature:
-    """A static field, a column that sources have themselves, or both: then the column wins."""
+    """A static field, a column of the sources, or both, where the column takes precedence."""
 
     name: str
     field: StaticField | None
     column: str
 
     def of(self, source: Source) -> Float[np.ndarray, " n"]:
-        """At the places of a source."""
+        """Values at the locations of a source."""
         own = source.columns.get(self.column)
-        if own is None and self.name.lower() in NAMES["elevation"]:  # whatever it is called there
+        if own is None and self.name.lower() in NAMES["elevation"]:  # under any accepted name
             heights = [c for c in source.columns if c.lower() in NAMES["elevation"]]
             own = source.columns[heights[0]] if heights else None
         if self.field is not None:
@@ -92,9 +93,8 @@ class StaticFeature:
             return sampled if own is None else np.where(np.isnan(own), sampled, own)
         if own is None:
             raise ValueError(
-                f"Feature {self.name!r} must be known for every source, but source "
-                f"{source.name!r} has no such column; give it as a field: "
-                f"static={{{self.name!r}: ...}}."
+                f"Source {source.name!r} has no column for feature {self.name!r}, which every "
+                f"source needs; give it as a field: static={{{self.name!r}: ...}}."
             )
         return own
 
@@ -104,13 +104,13 @@ class StaticFeature:
         lon: Float[np.ndarray, " n"],
         own: Float[np.ndarray, " n"] | None = None,
     ) -> Float[np.ndarray, " n"]:
-        """At any places; `own` values win over the field."""
+        """Values at any locations; `own` values take precedence over the field unless NaN."""
         if own is not None and (self.field is None or not np.isnan(own).any()):
             return own.astype(np.float32)
         if self.field is None:
             raise ValueError(
-                f"Feature {self.name!r} is known at the stations alone; to predict elsewhere, give "
-                f"it as a field, static={{{self.name!r}: ...}}, or as a column of the places."
+                f"Feature {self.name!r} is known only at stations; to predict elsewhere, give it "
+                f"as a field, static={{{self.name!r}: ...}}, or as a column of the query."
             )
         sampled = self.field.at(lat, lon)
         return sampled if own is None else np.where(np.isnan(own), sampled, own.astype(np.float32))
@@ -119,11 +119,11 @@ class StaticFeature:
 def static_features(
     given: Mapping[str, Data] | Data | None, sources: Mapping[str, Source]
 ) -> tuple[dict[str, StaticFeature], list[Note]]:
-    """By name: from a dataset of fields, or from one field or `"source.column"` for each."""
+    """Static features by name, from a dataset of fields or a mapping to fields or columns."""
     if given is None:
         return {}, []
     if isinstance(given, xr.Dataset) or not isinstance(given, Mapping):
-        source, notes = understand("static", given)
+        source, notes = read_source("static", given)
         fields = {name: StaticField.of(name, source, name) for name in source.names}
         return {name: StaticFeature(name, field, name) for name, field in fields.items()}, notes
     made, notes = {}, []
@@ -136,19 +136,20 @@ def static_features(
             field = StaticField.of(name, source, column) if on_grid else None
             made[name] = StaticFeature(name, field, column)
         else:
-            source, found = understand(name, data)
+            source, found = read_source(name, data)
             notes += found
             variable = name if name in source.names else source.names[0]
             made[name] = StaticFeature(name, StaticField.of(name, source, variable), name)
     return made, notes
 
 
-def _between(
+def _bracket(
     axis: np.ndarray, x: np.ndarray, period: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The two grid points around x and the share of the second; NaN where x is off the axis.
+    """The indices of the grid points on both sides of x, and the weight of the second.
 
-    With a period the axis closes, unless the gap to close is wider than its other ones.
+    There is no interpolation across gaps of more than three steps. Up to one step outside of the
+    axis, all weight is on its end; elsewhere off the axis the weight is NaN.
     """
     if len(axis) == 1:
         zero = np.zeros(len(x), int)
@@ -159,44 +160,44 @@ def _between(
         high = (low + 1) % len(axis)
         low = low % len(axis)
         width = np.mod(axis[high] - axis[low], period)
-        place = np.mod(x - axis[low], period)
+        position = np.mod(x - axis[low], period)
     else:
         low = np.clip(low, 0, len(axis) - 2)
         high = low + 1
-        width, place = axis[high] - axis[low], x - axis[low]
-        width = np.where((place < 0) | (place > width), np.inf, width)
+        width, position = axis[high] - axis[low], x - axis[low]
+        width = np.where((position < 0) | (position > width), np.inf, width)
     gap = width > 3 * step
-    beyond = np.where(place < 0, -place, place)  # before the first point, or after `low`
+    distance = np.where(position < 0, -position, position)  # to `low`
     if period:
-        back = width - place
-        edge = np.where(beyond <= step, 0.0, np.where(back <= step, 1.0, np.nan))
+        remaining = width - position
+        edge = np.where(distance <= step, 0.0, np.where(remaining <= step, 1.0, np.nan))
     else:
         after = x - axis[-1]
-        edge = np.where((place < 0) & (beyond <= step), 0.0, np.nan)
+        edge = np.where((position < 0) & (distance <= step), 0.0, np.nan)
         edge = np.where((after > 0) & (after <= step), 1.0, edge)
     with np.errstate(invalid="ignore"):
-        return low, high, np.where(gap, edge, place / np.where(gap, 1.0, width))
+        return low, high, np.where(gap, edge, position / np.where(gap, 1.0, width))
 
 
-def _circle(phase: np.ndarray) -> np.ndarray:
+def _sine_cosine(phase: np.ndarray) -> np.ndarray:
     return np.stack([np.sin(2 * np.pi * phase), np.cos(2 * np.pi * phase)], -1)
 
 
 def _day_of_year(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:  # noqa: ARG001
     year = time.astype("datetime64[Y]").astype(UNIT)
-    return _circle((time - year) / DAY / 365.2425)
+    return _sine_cosine((time - year) / DAY / 365.2425)
 
 
 def _month(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:  # noqa: ARG001
-    return _circle((time.astype("datetime64[M]").astype(int) % 12) / 12)
+    return _sine_cosine((time.astype("datetime64[M]").astype(int) % 12) / 12)
 
 
 def _hour(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:  # noqa: ARG001
-    return _circle((time - time.astype("datetime64[D]").astype(UNIT)) / DAY)
+    return _sine_cosine((time - time.astype("datetime64[D]").astype(UNIT)) / DAY)
 
 
 def _local_hour(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:  # noqa: ARG001
-    return _circle((time - time.astype("datetime64[D]").astype(UNIT)) / DAY + lon / 360)
+    return _sine_cosine((time - time.astype("datetime64[D]").astype(UNIT)) / DAY + lon / 360)
 
 
 def _decade(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:  # noqa: ARG001
@@ -208,21 +209,19 @@ def _hours(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:  #
 
 
 def sine_of_solar_elevation(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
-    """How high the sun stands, from -1 to 1, after the low-precision formulas of the Astronomical
-    Almanac (0.01 degrees between 1950 and 2050).
-    """
+    """Low-precision formulas of the Astronomical Almanac (0.01 degrees between 1950 and 2050)."""
     days = (time - J2000) / DAY
     anomaly = np.deg2rad(357.528 + 0.9856003 * days)
     ecliptic = 280.460 + 0.9856474 * days + 1.915 * np.sin(anomaly) + 0.020 * np.sin(2 * anomaly)
     ecliptic, tilt = np.deg2rad(ecliptic), np.deg2rad(23.439 - 4e-7 * days)
     declination = np.arcsin(np.sin(tilt) * np.sin(ecliptic))
     ascension = np.arctan2(np.cos(tilt) * np.sin(ecliptic), np.cos(ecliptic))
-    noon = np.deg2rad(np.mod(280.46061837 + 360.98564736629 * days, 360.0)) - ascension
-    # the slow part, point by point, where single precision is enough
-    turn = (noon + np.deg2rad(lon)).astype(np.float32)
+    greenwich = np.deg2rad(np.mod(280.46061837 + 360.98564736629 * days, 360.0)) - ascension
+    # from here on per point, where single precision is accurate enough and faster
+    hour_angle = (greenwich + np.deg2rad(lon)).astype(np.float32)
     phi = np.deg2rad(lat).astype(np.float32)
-    height = np.sin(phi) * np.sin(declination)
-    return height + np.cos(phi) * np.cos(turn) * np.cos(declination)
+    sine = np.sin(phi) * np.sin(declination)
+    return sine + np.cos(phi) * np.cos(hour_angle) * np.cos(declination)
 
 
 def _solar_elevation(time: np.ndarray, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
@@ -240,8 +239,8 @@ COMPUTED: dict[
     "decade": (("decade",), _decade),
     "hours": (("hours",), _hours),
 }
-"""Features by name: their columns, and how to compute them from time, latitude and longitude.
+"""Computed features by name: their columns, and their function of time, latitude and longitude.
 
-`hours` counts from 1970, `decade` from 2000; `solar_elevation` is a sine; `hour` is UTC and
-`local_hour` follows the sun.
+`hours` counts from 1970 and `decade` from 2000; `solar_elevation` is a sine; `hour` is in UTC and
+`local_hour` in local solar time.
 """

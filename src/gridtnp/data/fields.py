@@ -1,8 +1,7 @@
-"""An xarray dataset becomes a `Panel` (a grid, or stations with a common clock) or, where the
-places move, `Records`.
+"""xarray datasets to a `Panel` (a grid or fixed stations) or to `Records` (moving platforms).
 
-Any order of dimensions, latitudes up or down, longitudes in any range; pressure levels become
-variables of their own (`u_850`).
+Dimensions may be in any order, latitudes ascending or descending, longitudes in any range. Every
+pressure level becomes a variable (`u_850`).
 """
 
 from __future__ import annotations
@@ -16,38 +15,41 @@ import xarray as xr
 from gridtnp.data.coordinates import possible, recognise, require_places, wrap
 from gridtnp.data.quality import Note
 from gridtnp.data.sources import Lazy, Loaded, Panel, Source, Store, Variable
-from gridtnp.data.tables import describe_values, kept_attributes, understand_table
+from gridtnp.data.tables import describe_values, kept_attributes, read_table
 from gridtnp.data.times import show, to_times
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where things are in a dataset: dimensions of time, place and level, and the order of rows."""
+    """The dimensions of time, location and level in a dataset, and the order of its rows."""
 
     time: str | None
     place: tuple[str, ...]
     level: str | None
     steps: np.ndarray
-    """Which steps to read, in the order of time."""
+    """Indices of the time steps, sorted by time."""
     order: np.ndarray
-    """Which places to read, in the order of latitude, longitude and station."""
+    """Indices of the locations, sorted by latitude, longitude and station."""
 
 
-def understand_dataset(
+def read_dataset(
     name: str, data: xr.Dataset | xr.DataArray, memory: int
 ) -> tuple[Source, list[Note]]:
-    """At most `memory` bytes of values are loaded; what is larger stays where it is."""
+    """Read a dataset, and note what was dropped or masked.
+
+    Values are loaded if they take at most `memory` bytes, else read lazily.
+    """
     ds = data.to_dataset(name=data.name or name) if isinstance(data, xr.DataArray) else data
     found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
     require_places(found, name, map(str, ds.variables))
-    _require_something(name, ds)
+    _require_nonempty(name, ds)
     if "level" in found and not _is_axis(ds, found, "level"):
-        del found["level"]  # pressure that is observed, or a level that all have in common
-    ds = _prepared(ds, found)
+        del found["level"]  # observed pressure, or a single level
+    ds = _simplify_dims(ds, found)
     lat, lon = ds[found["lat"]], ds[found["lon"]]
     time = ds[found["time"]] if "time" in found else None
     if time is not None and set(time.dims) <= set(lat.dims) and time.ndim:
-        return _moving(name, ds)
+        return _read_trajectories(name, ds)
 
     notes: list[Note] = []
     time_dim = None if time is None else str(time.dims[0])
@@ -63,12 +65,12 @@ def understand_dataset(
         order,
     )
     variables, columns = _variables(name, ds, found, layout, notes, grid=shape is not None)
-    parts = [_Part.of(ds[key], layout, ds, found.get("level")) for key in variables]
-    names = sorted(column for part in parts for column in part.names)
-    attributes = {column: part.array.attrs for part in parts for column in part.names}
+    fields = [_Field.of(ds[key], layout, ds, found.get("level")) for key in variables]
+    names = sorted(column for field in fields for column in field.names)
+    attributes = {column: field.array.attrs for field in fields for column in field.names}
     per_step = len(order) * len(names) * 4
     if len(steps) * per_step <= memory:
-        store: Store = Loaded(_fetch(parts, names, layout, 0, len(steps)))
+        store: Store = Loaded(_fetch(fields, names, layout, 0, len(steps)))
         values = store.read(0, len(steps))
         described = [
             describe_values(name, column, values[..., i], attributes[column])
@@ -79,29 +81,29 @@ def understand_dataset(
                 count, why = int(np.isnan(values[..., i]).sum()), f"{variable.name} is missing"
                 notes.append(Note(name, "masked", why, count, len(steps) * len(order)))
     else:
-        block = max(1, min(_chunk(parts, layout.time), memory // (4 * per_step)))
-        store = Lazy(lambda a, b: _fetch(parts, names, layout, a, b), len(steps), block, memory)
+        block = max(1, min(_chunk(fields, layout.time), memory // (4 * per_step)))
+        store = Lazy(lambda a, b: _fetch(fields, names, layout, a, b), len(steps), block, memory)
         described = [
             Variable(
                 column, attributes[column].get("units"), kept_attributes(attributes[column]), None
             )
             for column in names
         ]
-    still = {key: _still(ds[key], layout) for key in columns}
-    panel = Panel(name, tuple(described), times, *places, labels, still, store, shape)
+    static = {key: _static_column(ds[key], layout) for key in columns}
+    panel = Panel(name, tuple(described), times, *places, labels, static, store, shape)
     return panel, notes
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """One variable of the dataset and the names of its levels."""
+class _Field:
+    """One variable of the dataset, with a name for each of its levels."""
 
     array: xr.DataArray
     names: tuple[str, ...]
     dims: tuple[str, ...]
 
     @classmethod
-    def of(cls, array: xr.DataArray, layout: Layout, ds: xr.Dataset, level: str | None) -> _Part:
+    def of(cls, array: xr.DataArray, layout: Layout, ds: xr.Dataset, level: str | None) -> _Field:
         over_time = layout.time is not None and layout.time in array.dims
         dims = (layout.time, *layout.place) if layout.time and over_time else layout.place
         name = str(array.name)
@@ -114,30 +116,30 @@ class _Part:
 
 
 def _fetch(
-    parts: list[_Part], names: list[str], layout: Layout, start: int, stop: int
+    fields: list[_Field], names: list[str], layout: Layout, start: int, stop: int
 ) -> np.ndarray:
-    """Steps of all variables in the order of rows and names, (steps, places, variables)."""
+    """Read a range of steps, (steps, locations, variables), sorted as rows and `names` are."""
     steps = layout.steps[start:stop]
     span = slice(int(steps[0]), int(steps[-1]) + 1) if (np.diff(steps) == 1).all() else steps
     made = np.empty((len(steps), len(layout.order), len(names)), np.float32)
-    for part in parts:
-        array = part.array
-        if layout.time is not None and layout.time in part.dims:
+    for field in fields:
+        array = field.array
+        if layout.time is not None and layout.time in field.dims:
             array = array.isel({layout.time: span})
-        values = np.asarray(array.transpose(*part.dims).values)
-        values = values.reshape(len(steps), -1, len(part.names))
-        for level, name in enumerate(part.names):
+        values = np.asarray(array.transpose(*field.dims).values)
+        values = values.reshape(len(steps), -1, len(field.names))
+        for level, name in enumerate(field.names):
             made[..., names.index(name)] = values[:, layout.order, level]
     made[~np.isfinite(made)] = np.nan
     return made
 
 
-def _prepared(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
-    """Without dimensions of size one that mean nothing here, and with a single axis of time."""
+def _simplify_dims(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
+    """Merge initial time and lead time to one time axis; squeeze other dimensions of size one."""
     ds = ds.set_coords([found[role] for role in ("lat", "lon", "time") if role in found])
     if "time" in found and ds[found["time"]].ndim == 0:
         ds = ds.expand_dims(found["time"])
-    if "time" in found and ds[found["time"]].ndim == 2:  # start of a forecast × step
+    if "time" in found and ds[found["time"]].ndim == 2:  # initial time × lead time
         ds = ds.stack(valid=ds[found["time"]].dims).reset_index("valid", drop=True)
     needed = {
         d for role in ("lat", "lon", "time", "level") if role in found for d in ds[found[role]].dims
@@ -145,27 +147,26 @@ def _prepared(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
     return ds.squeeze([d for d, size in ds.sizes.items() if size == 1 and d not in needed])
 
 
-def _require_something(name: str, ds: xr.Dataset) -> None:
+def _require_nonempty(name: str, ds: xr.Dataset) -> None:
     for dim, size in ds.sizes.items():
         if size == 0:
             raise ValueError(
-                f"Source {name!r} must not be empty, but its dimension {str(dim)!r} has size 0; "
-                "does a selection match nothing? Latitudes that go down are selected from north to "
-                "south."
+                f"Source {name!r} is empty along dimension {str(dim)!r}; if it was selected, note "
+                "that descending latitudes are selected from north to south."
             )
 
 
 def _is_axis(ds: xr.Dataset, found: Mapping[str, str], role: str) -> bool:
-    """Whether something has a dimension of its own."""
+    """Whether a coordinate has its own dimension."""
     others = {d for r in ("lat", "lon", "time") if r in found for d in ds[found[r]].dims}
     array = ds[found[role]]
     return found[role] in ds.coords and array.ndim == 1 and array.dims[0] not in others
 
 
-def _moving(name: str, ds: xr.Dataset) -> tuple[Source, list[Note]]:
-    """Places that change with time: a table in all but name."""
+def _read_trajectories(name: str, ds: xr.Dataset) -> tuple[Source, list[Note]]:
+    """Locations that change with time are read as a table."""
     attributes = {str(key): dict(ds[key].attrs) for key in ds.variables}
-    return understand_table(name, ds.to_dataframe().reset_index(), attributes)
+    return read_table(name, ds.to_dataframe().reset_index(), attributes)
 
 
 def _sorted_times(
@@ -178,14 +179,13 @@ def _sorted_times(
         times, steps = times[~missing], steps[~missing]
         count = int(np.isnat(values).sum())
         notes.append(Note(name, "dropped", "steps without a time", count, len(values)))
-    again = np.setdiff1d(np.flatnonzero(~np.isnat(values)), steps)
-    if len(again):
-        example = show(values[int(again[0])])
-        notes.append(Note(name, "dropped", "duplicate times", len(again), len(values), example))
+    repeated = np.setdiff1d(np.flatnonzero(~np.isnat(values)), steps)
+    if len(repeated):
+        example = show(values[int(repeated[0])])
+        notes.append(Note(name, "dropped", "duplicate times", len(repeated), len(values), example))
     if not len(times):
         raise ValueError(
-            f"Source {name!r} must have at least one time, but all of {str(time.name)!r} are "
-            "missing."
+            f"All times of source {name!r} ({str(time.name)!r}) are missing; it needs at least one."
         )
     return times, steps
 
@@ -198,24 +198,24 @@ def _places(
     found: Mapping[str, str],
     notes: list[Note],
 ) -> tuple[np.ndarray | None, tuple[int, int] | None, tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Labels, the grid's shape, latitudes and longitudes, and the order that puts them so."""
+    """Station labels, shape of the grid, latitudes and longitudes, and their order in the data."""
     grid = lat.ndim == 1 and lon.ndim == 1 and lat.dims != lon.dims
     for axis, limit in ((lat, 90.0), (lon, 360.0)):
         bad = np.flatnonzero(~(np.abs(np.atleast_1d(axis.values).ravel()) <= limit))
         if len(bad) and (grid or len(bad) == axis.size):
             value = np.atleast_1d(axis.values).ravel()[bad[0]]
             raise ValueError(
-                f"{'Latitudes' if limit == 90 else 'Longitudes'} must lie between -{limit:g} and "
-                f"{limit:g} degrees, but {str(axis.name)!r} of source {name!r} holds {value:g} at "
-                f"position {bad[0]}; is it in metres?"
+                f"{'Latitude' if limit == 90 else 'Longitude'} {value:g} of source {name!r} "
+                f"({str(axis.name)!r}, position {bad[0]}) is outside -{limit:g} to {limit:g}; is "
+                "it in metres?"
             )
     if grid:
         y, rows = np.unique(np.asarray(lat.values, np.float64), return_index=True)
         x, cols = np.unique(wrap(np.asarray(lon.values, np.float64)), return_index=True)
         for axis, kept in ((lat, rows), (lon, cols)):
             if axis.size > len(kept):
-                why, again = f"repeated values of {axis.name}", axis.size - len(kept)
-                notes.append(Note(name, "dropped", why, again, axis.size))
+                why, count = f"repeated values of {axis.name}", axis.size - len(kept)
+                notes.append(Note(name, "dropped", why, count, axis.size))
         order = (rows[:, None] * lon.size + cols).ravel()
         places = np.repeat(y, len(x)), np.tile(x, len(y))
         return None, (len(y), len(x)), places, order
@@ -224,13 +224,13 @@ def _places(
     labels = np.arange(len(y))
     if "station" in found and ds[found["station"]].dims == lat.dims:
         labels = np.atleast_1d(ds[found["station"]].values).ravel().astype(str)
-    good = possible(y, x)
-    if not good.all():
-        row = int(np.flatnonzero(~good)[0])
+    valid = possible(y, x)
+    if not valid.all():
+        row = int(np.flatnonzero(~valid)[0])
         example = f"station {labels[row]}: {y[row]:g}, {x[row]:g}"
-        count = int((~good).sum())
-        notes.append(Note(name, "dropped", "impossible coordinates", count, len(y), example))
-    order = np.flatnonzero(good)
+        count = int((~valid).sum())
+        notes.append(Note(name, "dropped", "invalid coordinates", count, len(y), example))
+    order = np.flatnonzero(valid)
     order = order[np.lexsort([labels[order], x[order], y[order]])]
     return labels[order], None, (y[order], x[order]), order
 
@@ -243,7 +243,7 @@ def _variables(
     notes: list[Note],
     grid: bool,
 ) -> tuple[list[Hashable], list[str]]:
-    """Which variables are observed over time, and which are known about each place."""
+    """Which variables are observed, and which are static columns."""
     roles = {found.get(role) for role in ("lat", "lon", "time", "station")}
     bounds = {ds[key].attrs.get("bounds") for key in ds.variables}
     observed: list[Hashable] = []
@@ -253,7 +253,7 @@ def _variables(
         if key in roles or key in bounds:
             continue
         if array.dtype.kind not in "fiub":
-            notes.append(Note(name, "left out", f"{key} holds no numbers", 1, 1))
+            notes.append(Note(name, "left out", f"{key} is not numeric", 1, 1))
             continue
         rest = set(array.dims) - {layout.time, layout.level}
         if rest != set(layout.place):
@@ -263,23 +263,24 @@ def _variables(
             columns.append(str(key))
         else:
             observed.append(key)
-    known = found.get("elevation")
-    if known in ds.coords and ds[known].dims and set(ds[known].dims) == set(layout.place):
-        columns.append(str(known))
-    if known in observed and len(observed) > 1 and not grid:  # stations and their elevations
-        observed.remove(known)
-        columns.append(str(known))
+    elevation = found.get("elevation")
+    dims = set(ds[elevation].dims) if elevation in ds.coords else set()
+    if dims and dims == set(layout.place):
+        columns.append(str(elevation))
+    if elevation in observed and len(observed) > 1 and not grid:  # static at stations
+        observed.remove(elevation)
+        columns.append(str(elevation))
     if not observed:
         raise ValueError(
-            f"Source {name!r} must have at least one variable with dimensions "
-            f"{(*((layout.time,) if layout.time else ()), *layout.place)}, got "
-            f"{ {str(k): tuple(map(str, ds[k].dims)) for k in ds.data_vars} }; choose along other "
+            f"Source {name!r} has no variable with dimensions "
+            f"{(*((layout.time,) if layout.time else ()), *layout.place)}, only "
+            f"{ {str(k): tuple(map(str, ds[k].dims)) for k in ds.data_vars} }; select along other "
             "dimensions first, e.g. ds.isel(number=0)."
         )
     return observed, columns
 
 
-def _still(array: xr.DataArray, layout: Layout) -> np.ndarray:
+def _static_column(array: xr.DataArray, layout: Layout) -> np.ndarray:
     values = np.asarray(array.transpose(*layout.place).values, np.float32)
     return np.atleast_1d(values).ravel()[layout.order]
 
@@ -288,9 +289,9 @@ def _unique_dims(lat: xr.DataArray, lon: xr.DataArray) -> tuple[Hashable, ...]:
     return tuple(dict.fromkeys((*lat.dims, *lon.dims)))
 
 
-def _chunk(parts: list[_Part], time: str | None) -> int:
-    """How many steps are stored together."""
-    array = parts[0].array
+def _chunk(fields: list[_Field], time: str | None) -> int:
+    """The number of steps per chunk on disk."""
+    array = fields[0].array
     if array.chunks is not None and time in array.dims:
         return int(array.chunks[array.dims.index(time)][0])
     sizes = array.encoding.get("chunks") or array.encoding.get("chunksizes")

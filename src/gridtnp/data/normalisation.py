@@ -1,6 +1,6 @@
-"""Numbers of about unit size for the model, and back: per variable, measured on the training part.
+"""`Normaliser`: standardises each variable by its mean and standard deviation in training.
 
-Variables are keyed `source.variable`, static features by their name alone.
+Variables are keyed by `source.variable`, static features by their name alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAPER = {
     "u_700": (3.345237, 9.168821),
     "v_700": (0.02153583, 6.87104),
 }
-"""Mean and standard deviation (K, m/s) that the paper's experiments on ERA5 use."""
+"""Mean and standard deviation (K, m/s) in the paper's experiments with ERA5."""
 ALIASES = {
     "2m_temperature": "t2m",
     "skin_temperature": "skt",
@@ -38,7 +38,7 @@ ALIASES = {
     },
 }
 STEPS = 256
-"""So many time steps are enough to measure a source that stays on disk."""
+"""Time steps from which the moments of a lazy source are estimated."""
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,28 @@ class Normaliser:
         for name, std in self.std.items():
             if not (0 < std < np.inf and np.isfinite(self.mean[name])):
                 raise ValueError(
-                    f"A variable needs a finite mean and a positive standard deviation, but "
-                    f"{name!r} has {self.mean[name]} and {std}."
+                    f"{name!r} has mean {self.mean[name]} and standard deviation {std}; the mean "
+                    "must be finite and the standard deviation positive and finite."
                 )
 
     @classmethod
     def fit(cls, train: Dataset) -> Normaliser:
-        """Measured on the places and times of a training part and nothing else."""
+        """Mean and standard deviation over the locations and times of the training part only."""
         mean, std = {}, {}
         for name, source in train.sources.items():
             allowed = train.context_places.get(name)
-            count, total, square = _moments(pieces(train, source), source, allowed)
+            count, average, square = _moments(pieces(train, source), source, allowed)
             for i, variable in enumerate(source.names):
                 if not count[i]:
                     raise ValueError(
-                        f"A variable must have values in the training part to be normalised, but "
-                        f"{name}.{variable} has none there."
+                        f"Variable '{name}.{variable}' has no values in the training part to "
+                        "normalise it by; leave it out, or train on other times or stations."
                     )
                 key = f"{name}.{variable}"
-                mean[key] = float(total[i])
-                std[key] = float(np.sqrt(square[i] / count[i])) or 1.0  # constant: shifted only
+                mean[key] = float(average[i])
+                std[key] = float(np.sqrt(square[i] / count[i])) or 1.0  # a constant is only shifted
         for i, feature in enumerate(train.statics):
-            values = train.still_at(train.target_source)[:, i].astype(np.float64)
+            values = train.static_at(train.target_source)[:, i].astype(np.float64)
             if train.target_source in train.context_places:
                 values = values[train.context_places[train.target_source]]
             mean[feature], std[feature] = float(np.nanmean(values)), float(np.nanstd(values)) or 1.0
@@ -81,7 +81,7 @@ class Normaliser:
 
     @classmethod
     def paper(cls, data: Dataset) -> Normaliser:
-        """The paper's constants, for variables called as in ERA5 (`t2m`, `u_850`, …)."""
+        """The paper's constants, for variables named as in ERA5 (`t2m`, `u_850`, …)."""
         mean, std = {}, {}
         for name, source in data.sources.items():
             for variable in source.names:
@@ -93,7 +93,7 @@ class Normaliser:
     def normalise(
         self, names: Sequence[str], values: Float[np.ndarray, "n dy"]
     ) -> Float[np.ndarray, "n dy"]:
-        """Columns in the order of `names`, in double precision."""
+        """Standardised values in double precision; `names` are those of the columns."""
         mean, std = self._constants(names)
         return (values - mean) / std
 
@@ -105,7 +105,7 @@ class Normaliser:
         return values * std + mean
 
     def scale(self, names: Sequence[str]) -> Float[np.ndarray, " dy"]:
-        """What a spread must be multiplied by."""
+        """The factors that convert normalised standard deviations back to the data's units."""
         return self._constants(names)[1]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -125,7 +125,10 @@ class Normaliser:
 
 
 def pieces(data: Dataset, source: Source) -> Iterator[tuple[int, np.ndarray]]:
-    """The values of a part piece by piece, with the row that each piece starts at."""
+    """The values of a source in this part, in chunks, each with its first row.
+
+    Of a long lazy source, only `STEPS` evenly spaced steps are read.
+    """
     start, stop = data.period or (None, None)
     first, last = source.rows(start, stop)
     if not isinstance(source, Panel):
@@ -143,21 +146,21 @@ def pieces(data: Dataset, source: Source) -> Iterator[tuple[int, np.ndarray]]:
 def _moments(
     chunks: Iterator[tuple[int, np.ndarray]], source: Source, allowed: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count, mean and sum of squared deviations of every variable, merged chunk by chunk."""
+    """Count, mean and sum of squared deviations of every variable, merged over chunks."""
     size = len(source.variables)
     count, mean, square = np.zeros(size), np.zeros(size), np.zeros(size)
     for first, values in chunks:
         if allowed is not None:
             rows = np.arange(first, first + len(values))
             values = values[allowed[source.places(rows)]]
-        there = np.isfinite(values)
-        more = there.sum(0)
-        filled = np.where(there, values, 0.0).astype(np.float64)
-        centre = filled.sum(0) / np.maximum(more, 1)
-        deviation = (np.where(there, filled - centre, 0.0) ** 2).sum(0)
-        total = np.maximum(count + more, 1)
+        observed = np.isfinite(values)
+        added = observed.sum(0)
+        filled = np.where(observed, values, 0.0).astype(np.float64)
+        centre = filled.sum(0) / np.maximum(added, 1)
+        deviation = (np.where(observed, filled - centre, 0.0) ** 2).sum(0)
+        total = np.maximum(count + added, 1)
         shift = centre - mean
-        square = square + deviation + shift**2 * count * more / total
-        mean = mean + shift * more / total
-        count = count + more
+        square = square + deviation + shift**2 * count * added / total
+        mean = mean + shift * added / total
+        count = count + added
     return count, mean, square

@@ -1,4 +1,4 @@
-"""Places to observe or to predict at: a field seen at a list of stations, and regular grids."""
+"""Locations to observe or predict at: fields sampled at stations, latitude-longitude grids."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ Stations = pd.DataFrame | str | os.PathLike[str]
 def observe(
     field: xr.Dataset | xr.DataArray, stations: Stations, *, memory: int = 2**30
 ) -> xr.Dataset:
-    """A gridded field at the grid point nearest to each station, as the paper's stations see ERA5.
+    """Sample a gridded field at the grid point nearest to each station, as the paper does ERA5.
 
-    `stations` has latitudes and longitudes, and maybe names and elevations. A field larger than
-    `memory` bytes is not loaded, but read step by step when it is needed.
+    `stations` has latitudes and longitudes, and optionally names and elevations. A field larger
+    than `memory` bytes is read lazily.
     """
     ds = field.to_dataset(name=field.name or "field") if isinstance(field, xr.DataArray) else field
     table = stations if isinstance(stations, pd.DataFrame) else open_data(stations)
     if not isinstance(table, pd.DataFrame):
-        raise TypeError(f"Stations must be a table with a row for each, got {stations!r}.")
+        raise TypeError(f"stations={stations!r} is not a table with one row per station.")
     found = recognise({str(column): {} for column in table.columns})
     require_places(found, "stations", map(str, table.columns))
     lat, lon = (table[found[role]].to_numpy(np.float64) for role in ("lat", "lon"))
     bad = np.flatnonzero(~possible(lat, lon))
     if len(bad):
         raise ValueError(
-            f"Stations must have latitudes up to ±90 and longitudes up to ±360, but row {bad[0]} "
-            f"is at {lat[bad[0]]:g}, {lon[bad[0]]:g}."
+            f"Row {bad[0]} of the stations has latitude {lat[bad[0]]:g} and longitude "
+            f"{lon[bad[0]]:g}; they must be within ±90 and ±360."
         )
     y, x = _axes(ds)
     rows = _nearest(ds[y].values, lat)
-    turn = wrap(ds[x].values.astype(np.float64)[None] - lon[:, None])
-    cols = np.abs(turn).argmin(1)
-    # files give single points so slowly that whole fields are read and the points taken from those
+    offset = wrap(ds[x].values.astype(np.float64)[None] - lon[:, None])
+    cols = np.abs(offset).argmin(1)
+    # reading single points from a file is slow: whole fields are read and points taken from them
     if ds.nbytes <= memory:
         ds = ds.compute()
     else:
-        require_installed("dask", "io", "Observing a field that is larger than memory")
+        require_installed("dask", "io", "Observing a field larger than memory")
         ds = ds.chunk({dim: -1 if dim in (y, x) else "auto" for dim in ds.dims})
-    picked = ds.isel({y: xr.DataArray(rows, dims="station"), x: xr.DataArray(cols, dims="station")})
-    named = table[found["station"]].astype(str).to_numpy(object) if "station" in found else None
-    coords = {"lat": ("station", lat), "lon": ("station", lon)}
-    coords["station"] = ("station", np.arange(len(lat)).astype(str) if named is None else named)
+    nearest = {y: xr.DataArray(rows, dims="station"), x: xr.DataArray(cols, dims="station")}
+    sampled = ds.isel(nearest)
+    names = np.arange(len(lat)).astype(str)
+    if "station" in found:
+        names = table[found["station"]].astype(str).to_numpy(object)
+    coords = {"lat": ("station", lat), "lon": ("station", lon), "station": ("station", names)}
     if "elevation" in found:
         coords["elevation"] = ("station", table[found["elevation"]].to_numpy(np.float64))
-    return picked.drop_vars([y, x]).assign_coords(coords)
+    return sampled.drop_vars([y, x]).assign_coords(coords)
 
 
 def latlon_grid(
@@ -62,13 +64,15 @@ def latlon_grid(
     lon: tuple[float, float] | None = None,
     step: float | None = None,
 ) -> xr.Dataset:
-    """A grid to predict on: one `factor` times as fine as that of `like`, whose points it keeps,
-    or from `lat[0]` to `lat[1]` and `lon[0]` to `lon[1]` in steps of so many degrees.
+    """A latitude-longitude grid to predict on.
+
+    It refines the grid of `like` by `factor`, keeping its points, or covers the ranges `lat` and
+    `lon` with a spacing of `step` degrees.
     """
     if like is not None:
         ds = like.to_dataset(name="like") if isinstance(like, xr.DataArray) else like
         if factor < 1:
-            raise ValueError(f"A grid must be refined by a whole number from 1 on, got {factor}.")
+            raise ValueError(f"factor={factor}: must be at least 1.")
         y, x = _axes(ds)
         rows, cols = _refined(ds[y].values, factor, 0.0), _refined(ds[x].values, factor, 360.0)
     elif lat is not None and lon is not None and step is not None and step > 0:
@@ -77,7 +81,7 @@ def latlon_grid(
         cols = cols[cols < lon[0] + 360.0 - step / 2]
     else:
         raise ValueError(
-            "A grid must be made like another, latlon_grid(ds, factor=4), or from "
+            "The grid is not specified; refine another, latlon_grid(ds, factor=4), or give "
             "lat=(low, high), lon=(low, high) and a positive step."
         )
     axes = {
@@ -93,8 +97,8 @@ def _axes(ds: xr.Dataset) -> tuple[str, str]:
     y, x = found["lat"], found["lon"]
     if ds[y].dims != (y,) or ds[x].dims != (x,):
         raise ValueError(
-            f"A grid must have axes of latitudes and longitudes, but {y!r} has dimensions "
-            f"{ds[y].dims} and {x!r} has {ds[x].dims}."
+            f"Not a latitude-longitude grid: {y!r} has dimensions {ds[y].dims} and {x!r} has "
+            f"{ds[x].dims}, but each must be an axis."
         )
     return y, x
 
@@ -104,7 +108,7 @@ def _nearest(axis: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _refined(axis: np.ndarray, factor: int, period: float) -> np.ndarray:
-    """The axis with `factor - 1` new points in every gap, the one that closes a circle included."""
+    """The axis with `factor - 1` new points in every interval, also in the one across the seam."""
     values = axis.astype(np.float64)
     if len(values) < 2 or factor == 1:
         return axis

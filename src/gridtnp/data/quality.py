@@ -1,6 +1,4 @@
-"""What was found wrong with data and what was done about it: counted, with an example, never
-silently.
-"""
+"""`Note`: what was dropped, masked or noticed in the data, with counts and an example."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ Action = Literal["dropped", "masked", "left out", "noticed"]
 
 
 class DataWarning(UserWarning):
-    """Something in the data was dropped, or needs a look."""
+    """Data were dropped, or look wrong."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """So many of so many things of a source, what was done with them and why, with an example."""
+    """What was done with `count` of the `total` rows, values or variables of a source, and why."""
 
     source: str
     action: Action
@@ -37,14 +35,14 @@ class Note:
 
 
 def warn(notes: Sequence[Note], stacklevel: int) -> None:
-    """One warning for all that was dropped or looks wrong; missing values are not worth one."""
-    loud = [str(note) for note in notes if note.action in ("dropped", "noticed")]
-    if loud:
-        warnings.warn("; ".join(loud) + ".", DataWarning, stacklevel=stacklevel + 1)
+    """One warning about all that was dropped or looks wrong; missing values do not count."""
+    serious = [str(note) for note in notes if note.action in ("dropped", "noticed")]
+    if serious:
+        warnings.warn("; ".join(serious) + ".", DataWarning, stacklevel=stacklevel + 1)
 
 
 def write_log(path: str | os.PathLike[str], notes: Sequence[Note], about: dict[str, Any]) -> None:
-    """`data.json`: what is known about the data, and every note."""
+    """Write `about` and all notes as JSON."""
     record = {**about, "notes": [asdict(note) for note in notes]}
     text = json.dumps(record, indent=2, ensure_ascii=False)
     Path(path).write_text(text + "\n", encoding="utf-8")

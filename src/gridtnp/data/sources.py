@@ -1,10 +1,9 @@
-"""What a source of observations is, once it is understood: a long table in the order of time.
+"""`Source`: observations as a long table sorted by time, either `Records` or a `Panel`.
 
-`Records` writes that table down row by row: stations that come and go, ships, buoys, satellites.
-`Panel` has the same places at every time (a grid, or stations with a common clock), so that row
-`t * places + p` is place p at time t, and its values may stay on disk. Rows are in the order of
-time, latitude, longitude and station, and variables in that of their names, whatever the order
-they came in.
+`Records` has a row for every observation: stations with irregular reports, ships, satellites.
+A `Panel` has the same locations at every time (a grid, or stations that report at the same times):
+row `t * places + p` is location p at time t, and values may stay on disk. Rows are sorted by time,
+latitude, longitude and station, and variables by name, whatever their order in the input.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gridtnp.errors import require_known
 
 @dataclass(frozen=True)
 class Variable:
-    """One column of values; `missing` is the share of them that are, None if never looked at."""
+    """A variable of a source; `missing` is the share of missing values, None if not scanned."""
 
     name: str
     units: str | None = None
@@ -37,9 +36,9 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Source(ABC):
-    """Observations of some variables; `columns` holds what is known about a place at all times.
+    """Observations of some variables; `columns` are static values, such as the elevation.
 
-    `lat`, `lon`, `labels` and `columns` are indexed by what `places` gives.
+    `lat`, `lon`, `labels` and `columns` are indexed by location, see `places`.
     """
 
     name: str
@@ -59,34 +58,34 @@ class Source(ABC):
         return self.variables[self.names.index(name)]
 
     def index(self, names: tuple[str, ...]) -> list[int]:
-        """The columns of `values` that hold these variables."""
+        """The columns of these variables in `values`."""
         return [self.names.index(self.variable(name).name) for name in names]
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
 
     @abstractmethod
     def rows(self, start: np.datetime64 | None, stop: np.datetime64 | None) -> tuple[int, int]:
-        """The rows with `start <= time < stop`; all of them if there are no times."""
+        """The range of rows with `start <= time < stop`; all rows if there are no times."""
 
     @abstractmethod
     def values(self, first: int, last: int) -> Float[np.ndarray, "n dy"]:
-        """All variables of a range of rows, (rows, variables); missing ones are NaN."""
+        """All variables of a range of rows; missing values are NaN."""
 
     @abstractmethod
     def places(self, rows: np.ndarray) -> np.ndarray:
-        """Where rows are found in `lat`, `lon`, `labels` and `columns`."""
+        """The locations of rows, as indices of `lat`, `lon`, `labels` and `columns`."""
 
     @abstractmethod
     def times_of(self, rows: np.ndarray) -> np.ndarray | None:
-        """When rows were observed."""
+        """The times of rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Records(Source):
-    """A row for every observation, with its own place and time."""
+    """A row for every observation, with its own location and time."""
 
     table: np.ndarray
 
@@ -111,7 +110,7 @@ class Records(Source):
 
 @dataclass(frozen=True, eq=False)
 class Panel(Source):
-    """The same places at every time; `shape` is (latitudes, longitudes) if they form a grid."""
+    """The same locations at every time; `shape` is (latitudes, longitudes) for a grid."""
 
     store: Store
     shape: tuple[int, int] | None
@@ -144,16 +143,16 @@ class Panel(Source):
 
 
 class Store(ABC):
-    """Values by time step."""
+    """The values of a panel, by time step."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
-        """A range of steps, (steps, places, variables) in single precision."""
+        """A range of steps, in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded(Store):
-    """All in memory."""
+    """Values in memory."""
 
     array: np.ndarray
 
@@ -162,17 +161,16 @@ class Loaded(Store):
 
 
 class Lazy(Store):
-    """Left where it is and fetched in blocks of steps; the last used ones are kept.
+    """Values on disk, read in blocks of steps with `fetch(start, stop)`.
 
-    `fetch(start, stop)` reads steps; at most `memory` bytes of them are kept. Safe to be read from
-    several threads.
+    The most recently used blocks are cached, at most `memory` bytes of them. Thread-safe.
     """
 
     def __init__(
         self, fetch: Callable[[int, int], np.ndarray], steps: int, block: int, memory: int
     ) -> None:
         self.fetch, self.steps, self.block, self.memory = fetch, steps, max(1, block), memory
-        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
@@ -186,17 +184,17 @@ class Lazy(Store):
 
     def _get(self, number: int) -> np.ndarray:
         with self._lock:
-            if number in self._kept:
-                self._kept.move_to_end(number)
-                return self._kept[number]
+            if number in self._cache:
+                self._cache.move_to_end(number)
+                return self._cache[number]
         start = number * self.block
         values = self.fetch(start, min(start + self.block, self.steps))
         with self._lock:
-            self._kept[number] = values
-            while len(self._kept) > 1 and self.kept_bytes > self.memory:
-                self._kept.popitem(last=False)
+            self._cache[number] = values
+            while len(self._cache) > 1 and self.cached_bytes > self.memory:
+                self._cache.popitem(last=False)
         return values
 
     @property
-    def kept_bytes(self) -> int:
-        return sum(block.nbytes for block in self._kept.values())
+    def cached_bytes(self) -> int:
+        return sum(block.nbytes for block in self._cache.values())

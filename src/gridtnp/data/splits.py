@@ -1,4 +1,4 @@
-"""Honest splits: by time with a gap, by stations never seen, by blocks of the map."""
+"""Splits into train, validation and test: by time with a gap, by stations, by spatial blocks."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from gridtnp.data.times import UNIT, duration, show, to_times
 from gridtnp.errors import require_known
 
 NEARBY = 100
-"""Stations within a hundredth of a degree, about a kilometre, are in the same place."""
-BEGINNING, END = np.datetime64("0001-01-01", "ms"), np.datetime64("9999-12-31", "ms")
+"""Per degree: stations within a hundredth of a degree, about 1 km, count as one location."""
+EARLIEST, LATEST = np.datetime64("0001-01-01", "ms"), np.datetime64("9999-12-31", "ms")
 Period = tuple[np.datetime64, np.datetime64]
 
 
 def periods(borders: Sequence[Any], gap: Any, within: Period | None) -> list[Period | None]:
-    """Before the first border, from it on, and from the second on; `gap` is left out after each."""
+    """The periods of train, validation and test; a `gap` after each border is left out."""
     times = to_times(list(map(str, borders)), "time")
     if len(times) != 2 or not times[0] < times[1]:
         raise ValueError(
-            "Time must be split at two dates, the starts of validation and test in this order, "
-            f"got {list(map(str, borders))}."
+            f"time={list(map(str, borders))}: must be two dates, the start of validation and the "
+            "later start of the test."
         )
-    pause = duration(gap)
-    if pause < np.timedelta64(0, "ms") or times[0] + pause >= times[1]:
+    length = duration(gap)
+    if length < np.timedelta64(0, "ms") or times[0] + length >= times[1]:
         raise ValueError(
-            f"The gap must not be negative and must leave something of {show(times[0])} to "
-            f"{show(times[1])}, got {gap!r}."
+            f"gap={gap!r}: must not be negative, and must be shorter than the validation period, "
+            f"{show(times[0])} to {show(times[1])}."
         )
-    start, end = within or (BEGINNING.astype(UNIT), END.astype(UNIT))
-    return [(start, times[0]), (times[0] + pause, times[1]), (times[1] + pause, end)]
+    start, end = within or (EARLIEST.astype(UNIT), LATEST.astype(UNIT))
+    return [(start, times[0]), (times[0] + length, times[1]), (times[1] + length, end)]
 
 
 def show_period(period: Period) -> str:
-    """A period to read; open ends are left out."""
+    """A period as text, without open ends."""
     words = []
-    if period[0] > BEGINNING:
+    if period[0] > EARLIEST:
         words.append(f"from {show(period[0])}")
-    if period[1] < END:
+    if period[1] < LATEST:
         words.append(f"before {show(period[1])}")
-    return " ".join(words)
+    return " and ".join(words)
 
 
 def hold_out(
@@ -52,25 +52,24 @@ def hold_out(
     blocks: float | None,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """The part that every place of the point sources belongs to: 0 train, 1 validation, 2 test.
+    """The part of every location of the point sources: 0 train, 1 validation, 2 test.
 
-    It is decided at the target's places; what other point sources have at the same ones goes along.
+    Locations of the target are drawn; other point sources follow where they share a location.
     """
     if target.labels is None and blocks is None:
         raise ValueError(
-            f"Source {target.name!r} is a grid, whose points give their neighbours away; hold out "
-            "blocks of it: blocks=5 (degrees)."
+            f"Source {target.name!r} is a grid, where held-out points leak through their "
+            "neighbours; hold out blocks: blocks=5 (degrees)."
         )
     if blocks is not None and not blocks > 0:
-        raise ValueError(f"Blocks must have a positive size in degrees, got {blocks}.")
+        raise ValueError(f"blocks={blocks}: must be a positive size in degrees.")
     groups, owner = np.unique(_group(target, blocks), return_inverse=True)
     part = np.zeros(len(groups), np.int8)
     if isinstance(stations, int | float):
-        chosen = _some(
-            len(groups), float(stations), "stations" if blocks is None else "blocks", seed
-        )
-        part[chosen[: len(chosen) // 2]] = 1
-        part[chosen[len(chosen) // 2 :]] = 2
+        what = "stations" if blocks is None else "blocks"
+        held = _draw_groups(len(groups), float(stations), what, seed)
+        part[held[: len(held) // 2]] = 1
+        part[held[len(held) // 2 :]] = 2
     else:
         part[np.unique(owner[_named(target, stations)])] = 2
     roles = {target.name: part[owner]}
@@ -83,10 +82,10 @@ def hold_out(
 
 
 def _group(source: Source, blocks: float | None) -> np.ndarray:
-    """A number for every place, the same for those that must not be torn apart.
+    """A number for every location; those with the same number are held out together.
 
-    Stations in the same place share it, or one would give the other away; a station that moves is
-    where it was first.
+    Stations at the same location share it, to avoid leakage. A moving station is located where it
+    was first.
     """
     lat, lon = source.lat, source.lon
     if blocks is not None:
@@ -99,22 +98,28 @@ def _group(source: Source, blocks: float | None) -> np.ndarray:
     return (row * 1e6 + column).astype(np.int64)
 
 
-def _some(number: int, share: float, what: str, seed: int) -> np.ndarray:
-    if not 0 < share < 1:
-        raise ValueError(f"The share of stations to hold out must be between 0 and 1, got {share}.")
-    held = round(share * number)
-    if held < 2 or held >= number:
-        way_out = "change the share" + " or the size of the blocks" * (what == "blocks")
+def _draw_groups(number: int, fraction: float, what: str, seed: int) -> np.ndarray:
+    if not 0 < fraction < 1:
         raise ValueError(
-            f"At least two of the {what} must be held out and one kept, but a share of {share:g} "
-            f"of {number} is {held}; {way_out}."
+            f"hold_out_stations={fraction}: must be a fraction between 0 (none) and 1, or a "
+            "list of names."
+        )
+    held = round(fraction * number)
+    if held < 2 or held >= number:
+        change = "the fraction" + " or the size of the blocks" * (what == "blocks")
+        raise ValueError(
+            f"hold_out_stations={fraction:g} holds out {held} of {number} {what}, but at least two "
+            f"must be held out and one kept; change {change}."
         )
     return np.random.default_rng(seed).permutation(number)[:held]
 
 
 def _named(source: Source, stations: Sequence[str]) -> np.ndarray:
     if source.labels is None:
-        raise ValueError(f"Source {source.name!r} is a grid and has no stations to name.")
+        raise ValueError(
+            f"Source {source.name!r} is a grid without named stations; give a fraction of it to "
+            "hold out: hold_out_stations=0.2."
+        )
     labels = source.labels.astype(str)
     known = set(labels.tolist())
     for station in stations:

@@ -1,8 +1,8 @@
-"""Data in the box: stations of Colorado, simulated global weather, and coastlines.
+"""Demo data: stations in Colorado, simulated global weather, airport stations and coastlines.
 
-Small files inside the package, so that examples and tests run offline. docs/demo-data.md tells
-where each comes from, and a script in scripts/ makes each of them again. pandas and xarray are
-imported when data is asked for, so that `import gridtnp` stays light.
+The files are small and part of the package, so that examples and tests run offline.
+docs/demo-data.md documents where they come from; scripts/ has the programs that made them. pandas
+and xarray are imported on first use, so that `import gridtnp` stays fast.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # full names, so that whoever reads the annotations can import them
+if TYPE_CHECKING:  # full names, so that tools can resolve the annotations
     import pandas
     import xarray
 
 DATA = Path(__file__).parent
-READERS = {"h5netcdf": ("h5netcdf", "h5py"), "netcdf4": ("netCDF4",)}  # engine: what it needs
+READERS = {"h5netcdf": ("h5netcdf", "h5py"), "netcdf4": ("netCDF4",)}  # engine: required packages
 
 
 def load() -> tuple[pandas.DataFrame, xarray.Dataset]:
-    """Monthly weather at 376 stations in and around Colorado, 1895 to 1997, and the terrain there.
+    """Monthly weather at 376 stations in and around Colorado, 1895 to 1997, and the terrain.
 
-    The table has a row for every month in which a station reported anything: `time` (the first day
-    of the month), `lat`, `lon`, `elevation`, `station`, and the values `tmax`, `tmin` (means of the
-    daily extremes) and `precipitation` (the month's total), NaN where one of them is missing. Units
-    are in `table.attrs["units"]`. The dataset holds `elevation` on a grid of about 4 km.
+    The table has a row for every month and station with at least one value: `time` (the first day
+    of the month), `lat`, `lon`, `elevation`, `station`, and the variables `tmax` and `tmin`
+    (monthly means of the daily extremes) and `precipitation` (monthly total), NaN where missing.
+    Units are in `table.attrs["units"]`. The dataset has `elevation` on a grid of about 4 km.
     """
     import pandas as pd
 
@@ -50,11 +50,11 @@ def load() -> tuple[pandas.DataFrame, xarray.Dataset]:
 
 
 def weather() -> tuple[xarray.Dataset, pandas.DataFrame]:
-    """Some weeks of simulated global weather every six hours, and the sites of real stations.
+    """Three weeks of simulated global weather every six hours, and the sites of real stations.
 
-    The dataset has `t2m` and `skt` (air temperature near the surface, temperature of the surface),
-    `u` and `v` at three levels, and the constant fields `elevation` and `land`, on 48 by 96 points.
-    The table has `station` (the ICAO code), `lat`, `lon` and `elevation` (m, NaN where unknown).
+    The dataset has `t2m` and `skt` (near-surface air and surface temperature), `u` and `v` (wind)
+    at three levels, and the static fields `elevation` and `land`, on a grid of 48 by 96 points. The
+    table has `station` (ICAO code), `lat`, `lon` and `elevation` (m, NaN where unknown).
     """
     import pandas as pd
 
@@ -66,10 +66,10 @@ def weather() -> tuple[xarray.Dataset, pandas.DataFrame]:
 
 
 def coastline() -> list[np.ndarray]:
-    """The outlines of land at 1:110 million, for maps: closed rings of (longitude, latitude) rows.
+    """Coastlines at 1:110 million, as closed rings of (longitude, latitude) rows.
 
-    Longitudes run from -180 to 180. Land that crosses the date line is cut there, and Antarctica
-    is closed along the edge of the map, so a few rings have edges that are no coast.
+    Longitudes are from -180 to 180. Land is cut at the date line, and Antarctica is closed along
+    the edge of the map, so that a few edges are not coast.
     """
     with _reading("coastline.npz") as path, path.open("rb") as stream, np.load(stream) as file:
         return np.split(file["points"], file["starts"][1:])
@@ -81,28 +81,26 @@ def _dataset(name: str) -> xarray.Dataset:
     engine = next((key for key, needed in READERS.items() if all(map(find_spec, needed))), None)
     if engine is None:
         raise ModuleNotFoundError(
-            f"{name} needs a reader of netCDF, but neither h5netcdf with h5py nor netCDF4 "
-            "is installed; pip install 'gridtnp[io]'."
+            f"Reading {name} needs h5netcdf and h5py, or netCDF4, which are not installed: "
+            "pip install 'gridtnp[io]'."
         )
 
     with _reading(name) as path, xr.open_dataset(path, engine=engine) as dataset:
         data = dataset.load()
     for variable in data.variables.values():
-        if "scale_factor" in variable.encoding:  # unpacked in double precision: exact decimals
+        if "scale_factor" in variable.encoding:  # unpacked to double precision
             variable.data = variable.to_numpy().astype(np.float32)
     return data
 
 
 @contextmanager
 def _reading(name: str) -> Iterator[Path]:
-    """The path of a packaged file; whatever goes wrong with it becomes a sentence."""
+    """The path of a file of the package; errors in reading it say how to restore it."""
     path = DATA / name
-    again = "install gridtnp again, or make it as docs/demo-data.md says."
+    restore = "reinstall gridtnp, or make the file as in docs/demo-data.md."
     if not path.is_file():
-        raise FileNotFoundError(f"{path} comes with gridtnp, but it is not there; {again}")
+        raise FileNotFoundError(f"No such file: {str(path)!r}; {restore}")
     try:
         yield path
-    except Exception as error:  # readers have many ways to fail
-        raise OSError(
-            f"{path} must be a whole file, but reading it failed ({error}); {again}"
-        ) from error
+    except Exception as error:  # every reader raises its own errors
+        raise OSError(f"Cannot read {str(path)!r} ({error}); {restore}") from error

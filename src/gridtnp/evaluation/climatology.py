@@ -202,14 +202,14 @@ def _stations(source: Source) -> tuple[np.ndarray, np.ndarray]:
     if source.labels is None:
         return np.arange(len(source.lat)), np.arange(len(source.lat))
     names, code = np.unique(source.labels, return_inverse=True)
-    still = np.ones(len(names), bool)
+    fixed = np.ones(len(names), bool)
     for axis in (source.lat, source.lon):
         low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
         np.minimum.at(low, code, axis)
         np.maximum.at(high, code, axis)
-        still &= high - low <= NEARBY
-    number = np.where(still, np.cumsum(still) - 1, -1)
-    return names[still], number[code]
+        fixed &= high - low <= NEARBY
+    number = np.where(fixed, np.cumsum(fixed) - 1, -1)
+    return names[fixed], number[code]
 
 
 def _hour(time: np.ndarray) -> np.ndarray:

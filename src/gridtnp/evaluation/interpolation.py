@@ -41,14 +41,14 @@ class Points:
     lon: np.ndarray
     time: np.ndarray | None
     station: np.ndarray
-    still: Float[np.ndarray, "n df"]
+    static: Float[np.ndarray, "n df"]
 
     @classmethod
     def of(cls, data: Dataset, source: Source, rows: np.ndarray) -> Points:
         places = source.places(rows)
         station = places if source.labels is None else source.labels[places]
-        still = data.still_at(source.name)[places]
-        return cls(source.lat[places], source.lon[places], source.times_of(rows), station, still)
+        static = data.static_at(source.name)[places]
+        return cls(source.lat[places], source.lon[places], source.times_of(rows), station, static)
 
     def kilometres(self, now: np.datetime64 | None) -> Float[np.ndarray, "n 4"]:
         """Places in space, so that near ones are near across every pole and date line, and hours

@@ -162,7 +162,7 @@ def _inputs(points: Points, now: np.datetime64 | None, drift: bool) -> Float[np.
     """Kilometres in space, hours, and the static features if they are to be used."""
     places = points.kilometres(now)
     places[:, 3] /= SPEED
-    return np.concatenate([places, points.still.astype(np.float64)], -1) if drift else places
+    return np.concatenate([places, points.static.astype(np.float64)], -1) if drift else places
 
 
 def _scaled(process: KrigingParameters, x: np.ndarray) -> Tensor:

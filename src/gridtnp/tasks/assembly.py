@@ -51,7 +51,7 @@ class Assembler:
         x = np.zeros((*shape, len(self.coordinates)), np.float32)
         y = np.zeros((*shape, len(variables)), np.float32)
         features = np.zeros((*shape, len(self.data.feature_names)), self._precision)
-        everywhere, still = self._places[source.name], self._still[source.name]
+        everywhere, static = self._places[source.name], self._static[source.name]
         needs_times = self.data.computed or "time" in self.coordinates
         for i, task in enumerate(tasks):
             n, places = len(task.rows), source.places(task.rows)
@@ -66,12 +66,12 @@ class Assembler:
                 else self.normaliser.normalise(keys, task.values)
             )
             if self.data.statics:
-                features[i, :n, : still.shape[1]] = still[places]
+                features[i, :n, : static.shape[1]] = static[places]
             if self.data.computed:
                 if times is None and task.time is not None:
                     times = np.full(n, task.time)
                 made = self.data.compute(times, source.lat[places], source.lon[places])
-                features[i, :n, still.shape[1] :] = made
+                features[i, :n, static.shape[1] :] = made
         mask = None
         if (counts < shape[1]).any():
             mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
@@ -102,8 +102,8 @@ class Assembler:
         features = self.data.features_at(lat, lon, time, known).astype(self._precision)
         if self.normaliser is not None and self.data.statics:
             names = tuple(self.data.statics)
-            still = features[:, : len(names)]
-            features[:, : len(names)] = self.normaliser.normalise(names, still)
+            static = features[:, : len(names)]
+            features[:, : len(names)] = self.normaliser.normalise(names, static)
         there = np.all(np.isfinite(features), axis=1)
         mask = None if there.all() else torch.from_numpy(there)[None]
         made = torch.from_numpy(features)[None] if self.data.feature_names else None
@@ -132,9 +132,11 @@ class Assembler:
         return made
 
     @cached_property
-    def _still(self) -> dict[str, np.ndarray]:
-        still = {name: self.data.still_at(name) for name in self.data.sources}
+    def _static(self) -> dict[str, np.ndarray]:
+        static = {name: self.data.static_at(name) for name in self.data.sources}
         if self.normaliser is None or not self.data.statics:
-            return still
+            return static
         names = tuple(self.data.statics)
-        return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in still.items()}
+        return {
+            k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in static.items()
+        }

@@ -47,7 +47,7 @@ class SourceVariables:
     ) -> SourceVariables:
         """`of` is a source or `"source.variable"`; `kept` marks its locations in this part."""
         source, variables = data.variables_of(of)
-        known = np.all(np.isfinite(data.still_at(source.name)), axis=-1)
+        known = np.all(np.isfinite(data.static_at(source.name)), axis=-1)
         if not known.all():
             kept = known if kept is None else known & kept
         return cls(name, source, variables, window, data.period, kept)
