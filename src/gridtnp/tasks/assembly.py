@@ -1,5 +1,6 @@
-"""Observations observations, or places to predict at, become a `PointSet`: the model's coordinates,
-values and features in their order, normalised, filled up and masked.
+"""Assembly: observations, or places to predict at, become the `PointSet` of a model.
+
+Coordinates, values and features are put in the model's order, normalised, padded and masked.
 """
 
 from __future__ import annotations
