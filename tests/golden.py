@@ -1,8 +1,8 @@
 """Golden numbers: what every preset and a short `fit` compute with seeded weights.
 
-`python tests/golden.py FILE` writes them. With `--checksums` they come with a checksum of every tensor
-behind them: two runs on one machine with one thread agree bit for bit. Between machines the numbers
-agree to rounding.
+`python tests/golden.py FILE` writes them. With `--checksums` they come with a checksum of every
+tensor behind them: two runs on one machine with one thread agree bit for bit. Between machines the
+numbers agree to rounding.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a model is told at a time: the observations of a source that a task may use.
 
-Training, evaluation and prediction all ask `SourceVariables.available`: the rows in the time window,
+Training, evaluation and prediction all ask `SourceVariables.available`: rows in the time window,
 within the period of this part of the data, at its locations whose static features are known, where
 all wanted variables are observed.
 """
