@@ -1,10 +1,32 @@
-"""Shape annotations are checked where `--check-shapes` is given:
+"""How tests are run: which examples hypothesis tries, and whether shapes are checked.
 
-Every tensor that goes into or out of a function.
+Where `--check-shapes` is given, every tensor that goes into or out of a function is checked against
+its annotation. `--hypothesis-profile` says which examples are tried. `same`, the default, has the
+same ones for everyone, so that a commit passes everywhere or nowhere; `explore` has fresh ones and
+ten times as many. Neither asks how long anything takes.
 """
 
 import pytest
 import torch
+from exploring import USUAL
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+
+TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile(
+    "same", derandomize=True, database=None, max_examples=USUAL, print_blob=False, **TIMELESS
+)
+settings.register_profile(
+    "explore", derandomize=False, max_examples=10 * USUAL, print_blob=True, **TIMELESS
+)
+settings.load_profile("same")
+
+# Some of the numbers tried are found in the sources of those modules that happen to be loaded, so
+# that they would depend on which tests ran before.
+numbers_in_sources = providers._get_local_constants
+providers._get_local_constants = lambda: (
+    providers.Constants() if settings.default.derandomize else numbers_in_sources()
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

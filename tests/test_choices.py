@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import weather
+from exploring import examples
 from fitting_cases import dataset, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from gridtnp.presets import preset
 from gridtnp.recipes import Recipe, recipe
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     south=st.floats(-80, 60),
     height=st.floats(0.01, 20),

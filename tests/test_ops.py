@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch import Tensor
 from gridtnp import ops
 from gridtnp.ops import BACKENDS, Backend
 
-SETTINGS = settings(deadline=None, max_examples=40)
+SETTINGS = settings(max_examples=examples(40))
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 HEADS, DH = 2, 3
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from exploring import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -153,7 +154,7 @@ def runnable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("runnable", NAMES, indirect=True)
 def test_a_back_end_computes_what_the_formula_says(runnable: str) -> None:
-    @settings(deadline=None, max_examples=150)
+    @settings(max_examples=examples(150))
     @given(CHAINS)
     def every(made: Made) -> None:
         assume(well_conditioned(made))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import weather
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -409,7 +410,7 @@ def luck(seed: int = 0, of_batch: float = 0.5, centre: tuple[float, float] = (50
     return Draw(np.random.default_rng(seed), of_batch, centre)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 50),
     st.one_of(
