@@ -1,16 +1,26 @@
 """How tests are run: which examples hypothesis tries, and whether shapes are checked.
 
+Where products in bfloat16 would end Python, oneDNN is told to do without AMX.
+
 Where `--check-shapes` is given, every tensor that goes into or out of a function is checked against
 its annotation. `--hypothesis-profile` says which examples are tried. `same`, the default, has the
 same ones for everyone, so that a commit passes everywhere or nowhere; `explore` has fresh ones and
 ten times as many. Neither asks how long anything takes.
 """
 
+import os
+
 import pytest
-import torch
 from exploring import USUAL
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from gridtnp import processor
+
+# Before torch is there, and in all processes that this one starts, those of xdist among them.
+os.environ.update(processor.safe_settings())
+
+import torch
 
 TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile(

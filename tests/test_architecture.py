@@ -17,7 +17,7 @@ PACKAGE = Path(gridtnp.__file__).parent
 ROOT = PACKAGE.parent.parent
 # Each level may import from those above it, and modules of a level that come before them.
 LEVELS = [
-    ["version", "errors", "background", "task", "grid"],
+    ["version", "errors", "processor", "background", "task", "grid"],
     ["demo"],
     # data, which knows nothing of models
     ["times", "coordinates", "cleaning", "reading", "sources", "tables", "fields", "understanding"],

@@ -27,6 +27,7 @@ from gridtnp.estimates import estimate
 from gridtnp.moving import moved
 from gridtnp.picks import Pick
 from gridtnp.processes import processes
+from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe, read_recipe
 from gridtnp.recipes import recipe as made
 from gridtnp.runs import RunFolder
@@ -75,6 +76,8 @@ def fit(
         run.require_same_data(data)
         free = recipe is None or minutes is not None
         wanted = _recipe_to_go_on_with(run, model, None if free else wanted, seed)
+    if wanted.precision == "bfloat16" and accelerator.device.type == "cpu":
+        require_bfloat16()  # before anything is written
     sampler = model.setting.sampler(data, model.normaliser, picks, batch=wanted.batch, seed=seed)
     if minutes is not None and not begun:
         wanted = _as_long_as(minutes, wanted, model, sampler, accelerator.device)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gridtnp.model import NeuralProcess
+from gridtnp.processor import require_bfloat16
 from gridtnp.task import PointSet, Task
 
 
@@ -26,6 +27,8 @@ class SummedLoss(nn.Module):
         if task.target.y is None:
             raise ValueError("The targets must have outputs y to compute a loss, got none.")
         device = task.target.x.device.type
+        if self.low_precision and device == "cpu":
+            require_bfloat16()
         with torch.autocast(device, torch.bfloat16, enabled=self.low_precision):
             log_density = self.network(task).log_prob(task.target.y).sum(-1)
         if task.target.mask is not None:
