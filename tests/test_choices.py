@@ -90,7 +90,7 @@ def test_the_recipe_that_is_told_is_the_one_that_is_used(
     assert "recipe" not in capsys.readouterr().out  # it was told before
     model.fit(train, recipe=Recipe(3, 2))
     assert capsys.readouterr().out.startswith("recipe: 3 steps of 2 tasks, adamw\n")
-    model.fit(train, minutes=0.0001)
+    model.fit(train, minutes=1e-9)
     assert capsys.readouterr().out.startswith("recipe: 1 steps of 2 tasks, adamw\n")
 
 
