@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import exploring
 import pytest
 from exploring import USUAL, examples
 from hypothesis import HealthCheck, given, settings
@@ -70,7 +71,7 @@ def test_fresh_examples_and_ten_times_as_many() -> None:
 
 
 def test_no_test_sets_a_deadline_or_a_number_that_does_not_grow() -> None:
-    for path in Path(__file__).parent.glob("test_*.py"):
+    for path in Path(exploring.__file__).parent.rglob("test_*.py"):
         if path.name != Path(__file__).name:
             text = path.read_text()
             assert "deadline=None" not in text, path.name

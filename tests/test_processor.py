@@ -26,6 +26,7 @@ SENTENCE = (
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts or train with "
     'precision="float32".'
 )
+ROOT = next(p for p in Path(__file__).parents if (p / "pyproject.toml").exists())
 LOW = replace(RECIPE, precision="bfloat16")
 
 
@@ -197,7 +198,7 @@ from gridtnp import processor
 processor.TRIAL = [sys.executable, "-c", "import os, signal\\n" + {DIES_UNLESS_SET!r}]
 import conftest
 """
-    folders = (tmp_path, Path(processor.__file__).parent.parent, Path(__file__).parent)
+    folders = (tmp_path, ROOT / "src", ROOT / "tests")
     environment = {k: v for k, v in os.environ.items() if k != processor.VARIABLE} | {
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
