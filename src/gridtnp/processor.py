@@ -59,7 +59,7 @@ def safe_settings() -> dict[str, str]:
 @functools.cache
 def _fault(limit: str | None) -> str | None:
     """The signal that ended a product in another process, from the cache folder if it is known."""
-    about = (*TRIAL, metadata.version("torch"), platform.release(), description(), str(limit))
+    about = (*TRIAL[1:], metadata.version("torch"), platform.release(), description(), str(limit))
     key = hashlib.sha256("\n".join(about).encode()).hexdigest()
     path = cache_folder() / f"bfloat16-{key[:16]}.txt"
     try:
