@@ -22,13 +22,15 @@ demo: $(READY)
 # As many tests run at once as there are cores, with one thread each.
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
+# The same examples for everyone, so that a commit passes everywhere or nowhere.
 test: $(READY)
-	$(PYTEST) -m "not slow and not compiled" --check-shapes --cov --cov-report=term
-	$(PYTEST) -m "compiled and not slow"
+	$(PYTEST) --hypothesis-profile same -m "not slow and not compiled" --check-shapes --cov --cov-report=term
+	$(PYTEST) --hypothesis-profile same -m "compiled and not slow"
 
+# Fresh examples, and ten times as many.
 test-all: $(READY)
-	$(PYTEST) -m "not compiled" --check-shapes --cov --cov-report=term
-	$(PYTEST) -m compiled
+	$(PYTEST) --hypothesis-profile explore -m "not compiled" --check-shapes --cov --cov-report=term
+	$(PYTEST) --hypothesis-profile explore -m compiled
 
 lint: $(READY)
 	$(RUN) -m ruff check .

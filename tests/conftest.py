@@ -1,10 +1,40 @@
-"""Shape annotations are checked where `--check-shapes` is given:
+"""Test configuration: hypothesis profiles, shape checks, and safe bfloat16 products.
 
-Every tensor that goes into or out of a function.
+With `--check-shapes`, annotated shapes are checked in every call. `--hypothesis-profile same`, the
+default, is derandomised, so that a commit passes everywhere or nowhere; `explore` draws fresh
+examples, ten times as many. Neither has deadlines. Where bfloat16 products would crash, oneDNN is
+told to do without AMX.
 """
 
+import os
+
 import pytest
+from exploring import USUAL
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+
+from gridtnp import processor
+
+# Before torch is imported; child processes, those of xdist among them, inherit it.
+os.environ.update(processor.safe_settings())
+
 import torch
+
+TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile(
+    "same", derandomize=True, database=None, max_examples=USUAL, print_blob=False, **TIMELESS
+)
+settings.register_profile(
+    "explore", derandomize=False, max_examples=10 * USUAL, print_blob=True, **TIMELESS
+)
+settings.load_profile("same")
+
+# hypothesis draws constants from the source of loaded modules, which depend on the tests that ran
+# before; a derandomised run must not.
+numbers_in_sources = providers._get_local_constants
+providers._get_local_constants = lambda: (
+    providers.Constants() if settings.default.derandomize else numbers_in_sources()
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,15 +1,21 @@
 """A small dataset and a small model of it, for tests of fitting; run as a script, it fits.
 
-python fitting_cases.py FOLDER STEPS [--resume] [--slow SECONDS]
+python fitting_cases.py FOLDER STEPS [--resume] [--slow SECONDS] [--hold PASS FILE]
+
+It can be made to wait in one of its forward passes until there is a file, so that however fast or
+slow the machine is, it can be interrupted before its end.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from weather import stations
@@ -21,6 +27,8 @@ from gridtnp.recipes import Recipe
 from gridtnp.training.distributed import make_accelerator
 
 RECIPE = Recipe(24, 4, 1e-2, "cosine", optimiser="muon", ema=0.9, validate_every=6, accumulate=2)
+PATIENCE = 900.0
+"""Seconds that nothing takes on any machine, unless it hangs."""
 
 
 def dataset() -> Dataset:
@@ -43,6 +51,15 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
 
 
+def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
+    """Until a process has made a file."""
+    limit = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert process.poll() is None, f"the process ended and left no {path.name}"
+        assert time.monotonic() < limit, f"there is still no {path.name}"
+        time.sleep(0.02)
+
+
 def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     folder, steps, resume = Path(arguments[0]), int(arguments[1]), "--resume" in arguments
@@ -51,9 +68,19 @@ def main(arguments: list[str]) -> None:
         recipe = replace(recipe, optimiser="adamw")
     train, val, _ = parts()
     model = small(train)
-    if "--slow" in arguments:  # so that there is time to interrupt it
+    if "--slow" in arguments:
         pause = float(arguments[arguments.index("--slow") + 1])
         model.network.register_forward_pre_hook(lambda *_: time.sleep(pause))
+    if "--hold" in arguments:
+        number, file = arguments[arguments.index("--hold") + 1 :][:2]
+        passes = itertools.count(1)
+
+        def hold(*_: object) -> None:
+            held = next(passes) >= int(number)
+            while held and not Path(file).exists():
+                time.sleep(0.01)
+
+        model.network.register_forward_pre_hook(hold)
     accelerator = make_accelerator()
     print(f"{accelerator.num_processes} processes, {accelerator.distributed_type}", flush=True)
     quiet, shard = "--quiet" in arguments, "--shard" in arguments

@@ -14,7 +14,7 @@ DEMO = Path(__file__).parent.parent / "experiments" / "demo.py"
 def test_the_demo_leaves_scores_maps_and_a_model(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     command = [sys.executable, str(DEMO), "--out", str(out), "--steps", "12"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for words in ("kriging-drift", "CRPS", "stations never seen", f"Everything is in {out}"):
         assert words in done.stdout

@@ -12,13 +12,14 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from exploring import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gridtnp.grid import Axis, Grid, divisors, great_circle
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(max_examples=examples(60))
 NAMES = ("a", "b", "c", "d")
 FLOATS = st.sampled_from([torch.float32, torch.float64])
 
@@ -250,7 +251,7 @@ def test_corners_of_a_big_grid_are_where_they_should_be() -> None:
 # ---- neighbours ----------------------------------------------------------------------------------
 
 
-@settings(SETTINGS, max_examples=100)
+@settings(max_examples=examples(100))
 @given(grids_and_points(), st.data())
 def test_neighbours_are_exactly_the_cells_of_the_block(
     case: tuple[Grid, Tensor], data: st.DataObject

@@ -6,13 +6,14 @@ import math
 import jaxtyping
 import pytest
 import torch
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gridtnp.task import PointSet, Task, TokenSet
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(max_examples=examples(60))
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 
 

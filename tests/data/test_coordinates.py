@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ def test_missing_coordinates_are_reported_with_the_columns_that_exist() -> None:
         require_places({"lat": "lat"}, "buoys", ["sst", "lat"])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.floats(-360, 360, allow_nan=False),
     st.floats(-180, 180, allow_nan=False),

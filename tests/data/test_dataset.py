@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import weather
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -248,7 +249,7 @@ def targets(data: Dataset) -> set[tuple[str, str]]:
     return {(str(a), str(b)) for a, b in zip(source.labels[keep], source.times[keep], strict=True)}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.integers(1, 3),
     st.integers(2, 3),

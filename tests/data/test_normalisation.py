@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import weather
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +67,7 @@ def test_a_variable_without_training_values_is_refused() -> None:
         Normaliser.fit(train)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.floats(-1e4, 1e4),
     st.floats(1e-3, 1e4),

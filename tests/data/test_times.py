@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridtnp.data.times import Window, duration, rows_between, show, to_time, to_times
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(max_examples=examples(60))
 NOON = np.datetime64("2019-03-20T12:00", "ms")
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import weather
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def great_circle(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> 
     return np.arccos(np.clip(cosine, -1, 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 10_000), st.sampled_from([-180.0, 0.0, 170.0]))
 def test_nearest_and_inverse_distance_are_those_of_brute_force(seed: int, west: float) -> None:
     rng = np.random.default_rng(seed)

@@ -12,6 +12,7 @@ import pytest
 import small
 import torch
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -300,7 +301,7 @@ def test_samples_that_cannot_be(data: Dataset) -> None:
         model.sample(1, small.dataset(rows).at(NOON), grid())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(1, 40))
 def test_spread_takes_the_farthest_place_next(seed: int, n: int, number: int) -> None:
     places = np.random.default_rng(seed).integers(0, 6, (n, 2)).astype(float)

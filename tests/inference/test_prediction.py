@@ -13,6 +13,7 @@ import pytest
 import small
 import torch
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -376,7 +377,7 @@ def test_a_time_without_observations_is_told(model: GriddedTNP, data: Dataset) -
     ]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 10_000), st.booleans())
 def test_support_is_the_distance_to_the_nearest_observation(seed: int, held_out: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -440,7 +441,7 @@ def test_every_time_belongs_to_the_nearest_task() -> None:
         tasks(view(every="6h"), "2019-03-01T13:00")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 3000),
     st.integers(-20, 20),

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import weather
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def ask(places: object) -> tuple[Query, dict[str, np.ndarray]]:
     return query, {"t2m_mean": mean, "t2m_std": np.ones(len(mean))}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.floats(-90, 90), min_size=1, max_size=5, unique=True),
     st.lists(st.floats(-360, 360), min_size=1, max_size=5, unique=True),

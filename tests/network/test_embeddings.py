@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import roots_legendre, sph_harm_y
@@ -18,7 +19,7 @@ from gridtnp.network.embeddings import (
     SphericalHarmonics,
 )
 
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(max_examples=examples(60))
 
 
 # ---- Fourier -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Built once, told apart from what it cannot do, and the same on any number of threads.
 """
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,13 @@ import torch
 
 from gridtnp import ops
 from gridtnp.ops import native
+
+
+def test_where_there_is_a_compiler_there_is_a_library() -> None:
+    """Otherwise all tests of what is written in C would be left out and nobody would notice."""
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("there is no C compiler")
+    assert not isinstance(native.library(), str), native.library()
 
 
 def arguments() -> tuple[torch.Tensor, ...]:

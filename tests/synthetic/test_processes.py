@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
@@ -286,7 +287,7 @@ def test_the_exact_answer_is_calibrated_and_hard_to_beat() -> None:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 def test_a_finite_rank_posterior_is_the_usual_one_of_its_covariance(seed: int) -> None:
     g = generator(seed)
     basis = torch.randn(30, 4, dtype=torch.float64, generator=g)

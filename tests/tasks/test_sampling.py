@@ -10,6 +10,7 @@ import pytest
 import torch
 import weather
 import xarray as xr
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -421,7 +422,7 @@ def luck(
     return TaskRandom(np.random.default_rng(seed), shared, centre)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(0, 50),
     st.one_of(

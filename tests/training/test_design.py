@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import weather
+from exploring import examples
 from fitting_cases import dataset, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from gridtnp.training.estimates import Estimate
 from gridtnp.training.grid_design import Extent, make_grid
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     south=st.floats(-80, 60),
     height=st.floats(0.01, 20),
@@ -93,7 +94,7 @@ def test_the_recipe_that_is_printed_is_the_one_that_is_used(
     assert "recipe" not in capsys.readouterr().out  # it was printed before
     model.fit(train, recipe=Recipe(3, 2))
     assert capsys.readouterr().out.startswith("recipe: 3 steps of 2 tasks, adamw\n")
-    model.fit(train, minutes=0.0001)
+    model.fit(train, minutes=1e-9)
     assert capsys.readouterr().out.startswith("recipe: 1 steps of 2 tasks, adamw\n")
 
 

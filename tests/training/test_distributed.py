@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from fitting_cases import environment
+from fitting_cases import PATIENCE, environment, wait_for
 from test_fit import CASES, last
 from test_loop import model
 from weather import stations
@@ -108,22 +107,21 @@ def test_shards_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -
 def test_a_killed_worker_ends_the_job_and_resuming_works(
     alone: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    job = subprocess.Popen(
-        command(tmp_path / "run", 12, "--slow", 0.2),
+    go_on = tmp_path / "go on"
+    job = subprocess.Popen(  # held after the checkpoint of step 6: 2 passes a step, 3 to validate
+        command(tmp_path / "run", 12, "--hold", 17, go_on),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    checkpoint = tmp_path / "run" / "checkpoints" / "last" / "checkpoint.safetensors"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(tmp_path / "run" / "checkpoints" / "last" / "checkpoint.safetensors", job)
     workers = [p for p in psutil.Process(job.pid).children() if str(CASES) in p.cmdline()]
     assert len(workers) == 2
     second = next(p for p in workers if p.environ()["RANK"] == "1")
     os.kill(second.pid, signal.SIGKILL)
-    output, _ = job.communicate(timeout=120)
+    go_on.touch()
+    output, _ = job.communicate(timeout=PATIENCE)
     assert job.returncode != 0
     assert "Another process has stopped (" in output
     assert "start all processes again with resume=True" in output

@@ -15,12 +15,13 @@ import pytest
 import torch
 import yaml
 from accelerate.tracking import GeneralTracker
-from fitting_cases import RECIPE, dataset, environment, parts, small
+from fitting_cases import PATIENCE, RECIPE, dataset, environment, parts, small, wait_for
 
 from gridtnp.estimator import GriddedTNP
 from gridtnp.files import read_tensors
 from gridtnp.recipes import Recipe
 from gridtnp.tasks.selection import Count
+from gridtnp.training.estimates import Estimate
 from gridtnp.training.run_folder import RunFolder
 
 CASES = Path(__file__).parent.parent / "fitting_cases.py"
@@ -92,10 +93,9 @@ def test_a_finished_run_is_not_trained_again(run: Path) -> None:
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """Fresh processes; killed without warning, as often as there is time for."""
     command = [sys.executable, str(CASES), str(tmp_path / "killed"), "24", "--quiet", "--resume"]
-    process = subprocess.Popen([*command, "--slow", "0.05"], env=environment())
-    metrics, deadline = tmp_path / "killed" / "metrics.jsonl", time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    slowly = ["--slow", "0.05", "--hold", "40", str(tmp_path / "never")]
+    process = subprocess.Popen([*command, *slowly], env=environment())
+    wait_for(tmp_path / "killed" / "metrics.jsonl", process)
     time.sleep(random.uniform(0.0, 1.5))
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
@@ -111,15 +111,15 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_weights(tmp_path: Path
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    command = [sys.executable, str(CASES), str(tmp_path / "run"), "400", "--slow", "0.02"]
+    go_on = tmp_path / "go on"
+    command = [sys.executable, str(CASES), str(tmp_path / "run"), "24", "--hold", "5", str(go_on)]
     process = subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(tmp_path / "run" / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+    go_on.touch()
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert "Stopped after step" in output
     assert "resume=True" in output
@@ -170,14 +170,15 @@ def test_other_data_are_refused(run: Path) -> None:
         RunFolder(run).require_same_data(table)
 
 
-def test_minutes_set_the_steps(tmp_path: Path) -> None:
+def test_minutes_set_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gridtnp.training.fit.estimate", lambda *_: Estimate(1, 1, 0.1, 1))
     train, _, _ = parts()
     model = small(train)
     model.fit(
         train, recipe=replace(RECIPE, steps=10**6), minutes=0.005, out=tmp_path / "r", quiet=True
     )
     steps = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["recipe"]["steps"]
-    assert 1 <= steps < 1000
+    assert steps == 3  # of a tenth of a second each
     model.fit(train, minutes=1, out=tmp_path / "r", resume=True, quiet=True)  # nothing left to do
     with pytest.raises(ValueError, match=r"minutes=0: must be positive"):
         model.fit(train, minutes=0, quiet=True)
@@ -246,7 +247,7 @@ def test_trackers_that_cannot_be_used_are_reported(monkeypatch: pytest.MonkeyPat
 
 def test_tensorboard_gets_every_report(tmp_path: Path) -> None:
     """If it is installed; it is no dependency."""
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed, which is optional")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     fit(tmp_path / "run", trackers=["tensorboard"])

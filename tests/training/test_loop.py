@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from fitting_cases import environment
+from fitting_cases import environment, wait_for
 
 from gridtnp import Axis, Grid, ModelConfig, PointSet, Task, build_model
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
@@ -87,31 +86,35 @@ def test_going_on_after_an_interruption_gives_the_same_weights(tmp_path: Path) -
 
 def test_a_killed_process_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """In fresh processes, killed without warning while it trains."""
-    command = [
-        sys.executable,
-        "-c",
-        SCRIPT.format(folder=tmp_path / "run", threads=torch.get_num_threads()),
-    ]
-    process = subprocess.Popen(command, env=environment())
+
+    def command(last: int) -> list[str]:
+        threads = torch.get_num_threads()
+        script = SCRIPT.format(folder=tmp_path / "run", threads=threads, last=last)
+        return [sys.executable, "-c", script]
+
+    process = subprocess.Popen(command(20), env=environment())
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(checkpoint, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     step = int(read_tensors(checkpoint)[1]["step"])
     assert step < 30
-    subprocess.run(command, env=environment(), check=True)
+    subprocess.run(command(30), env=environment(), check=True)
     train(model(), tasks, Recipe(30, 2, 1e-2, "cosine"), tmp_path / "full")
     for name, weight in weights(tmp_path / "full").items():
         torch.testing.assert_close(weights(tmp_path / "run")[name], weight, rtol=0, atol=0)
 
 
 SCRIPT = """
-import torch, test_loop as t
+import time, torch, test_loop as t
 from pathlib import Path
 torch.set_num_threads({threads})
-t.train(t.model(), t.tasks, t.Recipe(30, 2, 1e-2, "cosine"), Path("{folder}"), save_every=1)
+def some(start):  # and then it waits to be killed
+    for number, task in enumerate(t.tasks(start), start):
+        while number >= {last}:
+            time.sleep(0.1)
+        yield task
+t.train(t.model(), some, t.Recipe(30, 2, 1e-2, "cosine"), Path("{folder}"), save_every=1)
 """
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_loop import model
@@ -21,7 +22,7 @@ def batch(size: int, seed: int) -> Task:
     return Task({"observations": points(12)}, points(9))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(size=st.integers(1, 6), pieces=st.integers(1, 6), seed=st.integers(0, 9))
 def test_pieces_are_the_batch(size: int, pieces: int, seed: int) -> None:
     task = batch(size, seed)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import torch
 
-from gridtnp import __version__
+from gridtnp import __version__, processor
 from gridtnp.ops import native
 
 PACKAGES = ("torch", "accelerate", "numpy", "pandas", "xarray", "scipy", "pydantic", "cyclopts")
@@ -27,7 +27,7 @@ GB = 1e9
 
 def examine(folder: Path | None = None) -> dict[str, Any]:
     """Versions, device, threads, back-ends, extras, memory and the disk that `folder` is on."""
-    built = native.library()
+    built, bfloat16 = native.library(), processor.why_not_bfloat16()
     memory = psutil.virtual_memory()
     disk = shutil.disk_usage(folder or Path.cwd())
     return {
@@ -39,6 +39,11 @@ def examine(folder: Path | None = None) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "c_backend": {"works": not isinstance(built, str), "why_not": _reason(built)},
+        "bfloat16": {
+            "works": bfloat16 is None,
+            "why_not": bfloat16,
+            "way_out": processor.way_out() if bfloat16 else "",
+        },
         "extras": {
             extra: {"missing": [name for name in needed if find_spec(name) is None]}
             for extra, needed in EXTRAS.items()
@@ -51,11 +56,14 @@ def examine(folder: Path | None = None) -> dict[str, Any]:
 def report(found: dict[str, Any]) -> str:
     """The same to read."""
     backend, memory, disk = found["c_backend"], found["memory_gb"], found["disk_gb"]
+    bfloat16 = found["bfloat16"]
+    trouble = "; ".join(filter(None, (bfloat16["why_not"], bfloat16["way_out"])))
     lines = {
         "gridtnp": f"{found['gridtnp']}, Python {found['python']}, {found['platform']}",
         "packages": ", ".join(f"{k} {v}" for k, v in found["packages"].items()),
         "device": f"{found['device']}, {found['threads']} threads of {found['cores']} cores",
         "C back-end": "compiled" if backend["works"] else f"not used: {backend['why_not']}",
+        "bfloat16": "products work" if bfloat16["works"] else trouble,
     }
     for extra, state in found["extras"].items():
         lacking = state["missing"]

@@ -11,16 +11,16 @@ import ctypes
 import functools
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from gridtnp import processor
 
 FLOAT = torch.float32
 FILES = ("attention.c", "windows.c", "rows.c", "vectors.h")
@@ -37,8 +37,9 @@ def library() -> ctypes.CDLL | str:
     source = b"".join(path.read_bytes() for path in SOURCES)
     files = [str(path) for path in SOURCES if path.suffix == ".c"]
     for flags in ([*FLAGS, "-fopenmp"], FLAGS):  # without threads if need be
-        key = hashlib.sha256(source + " ".join(flags).encode() + _processor().encode()).hexdigest()
-        path = _cache_folder() / f"native-{key[:16]}.so"
+        about = " ".join(flags) + processor.description()
+        key = hashlib.sha256(source + about.encode()).hexdigest()
+        path = processor.cache_folder() / f"native-{key[:16]}.so"
         try:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,16 +84,3 @@ def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None)
 
 def address(t: Tensor | None) -> int | None:
     return None if t is None else t.data_ptr()
-
-
-def _processor() -> str:
-    """What `-march=native` depends on, as far as the system tells."""
-    if sys.platform == "linux":
-        flags = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line]
-        return platform.machine() + (flags[0] if flags else "")
-    return platform.platform() + platform.processor()
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gridtnp"

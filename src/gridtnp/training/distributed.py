@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from gridtnp.network.model import NeuralProcess
+from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe
 from gridtnp.task import PointSet, Task
 from gridtnp.training.optimisers import make_optimisers
@@ -100,6 +101,8 @@ class SummedLoss(nn.Module):
         if task.target.y is None:
             raise ValueError("The targets have no outputs y, which the loss needs.")
         device = task.target.x.device.type
+        if self.low_precision and device == "cpu":
+            require_bfloat16()
         with torch.autocast(device, torch.bfloat16, enabled=self.low_precision):
             log_density = self.network(task).log_prob(task.target.y).sum(-1)
         if task.target.mask is not None:

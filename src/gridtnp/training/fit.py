@@ -21,6 +21,7 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.files import read_tensors
+from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe, read_recipe
 from gridtnp.recipes import recipe as to_recipe
 from gridtnp.saving import save
@@ -71,6 +72,8 @@ def fit(
     if resumed and run is not None:
         run.require_same_data(data)
         recipe = _recipe_of_run(run, model, None if keep_recipe else recipe, seed)
+    if recipe.precision == "bfloat16" and accelerator.device.type == "cpu":
+        require_bfloat16()  # before anything is written
     sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
     if minutes is not None and not resumed:
         recipe = _recipe_for_minutes(minutes, recipe, model, sampler, accelerator.device)
