@@ -1,4 +1,4 @@
-"""Configurations refuse, in a sentence, what cannot be built."""
+"""Configurations refuse what cannot be built."""
 
 from typing import Any
 
@@ -58,26 +58,26 @@ def test_unknown_and_negative_settings_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sources": {"my obs": 1}}, "source name must be a plain word"),
-        ({"sources": {"keys": 1}}, "free to use"),
+        ({"sources": {"my obs": 1}}, "Source name 'my obs' is reserved, or not made of ident"),
+        ({"sources": {"keys": 1}}, "Source name 'keys' is reserved"),
         (
             {"tokens": Embedded(embedding=(Cell(of=("x3",)),))},
-            r"one of \['x1', 'x2'\], got 'x3'; did you mean 'x",
+            "Unknown coordinate or feature 'x3' in an embedding; did you mean 'x",
         ),
         (
             {"tokens": Embedded(embedding=(Cell(of=("x1",)),), shared_with="ops")},
-            "did you mean 'obs'",
+            "Unknown source 'ops' in shared_with; did you mean 'obs'",
         ),
-        ({"coordinates": ("x2", "x1")}, "must be the grid's axes in their order"),
+        ({"coordinates": ("x2", "x1")}, r"\('x2', 'x1'\) are not the grid's axes \('x1', 'x2'\)"),
         ({"tokens": Values()}, "Value tokens need a kernel grid encoder"),
-        ({"tokens": Values(), "architecture": CNPConfig()}, "models without a grid need embedded"),
+        ({"tokens": Values(), "architecture": CNPConfig()}, "Value tokens need a grid"),
         (
             {"tokens": Embedded(embedding=(Cell(of=("x1",)),)), "architecture": ANPConfig()},
-            "Relative inputs need a grid",
+            "A Cell embedding needs a grid",
         ),
         (
             {"gridded": {"decoder": Kernel(length_scale=0.1)}},
-            "kernel decoder does not read target tokens",
+            "kernel decoder does not use target tokens",
         ),
     ],
 )
@@ -91,32 +91,35 @@ def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], message: str
     [
         (
             {"gridded": {"processor": Swin(window=(3, 4))}},
-            r"side of 3 does not divide axis 'x1' of 8 grid points; choose one of \[1, 2, 4, 8\]",
+            r"side 3 does not divide axis 'x1' of 8 grid points; choose one of \[1, 2, 4, 8\]",
         ),
-        ({"gridded": {"processor": Swin(window=(4,))}}, "window sides must be one number per axis"),
+        (
+            {"gridded": {"processor": Swin(window=(4,))}},
+            r"window sides \(4,\) are not one number per",
+        ),
         (
             {"gridded": {"processor": Swin(window=(4, 4), shift=(4, 0))}},
-            "shift must be smaller than its window",
+            "Shift 4 along axis 'x1' is outside 0 to 3",
         ),
-        ({"gridded": {"processor": ViT(patch=(3, 1))}}, "Patches of 3 must divide axis 'x1'"),
+        ({"gridded": {"processor": ViT(patch=(3, 1))}}, "Patch size 3 does not divide axis 'x1'"),
         (
             {"gridded": {"processor": UNet(depth=4)}},
-            "Patches of 2 must divide axis 'x1' of 1 grid points",
+            "Patch size 2 does not divide axis 'x1' of 1 grid points",
         ),
         (
             {"gridded": {"processor": HierarchicalSwin(window=(4, 4), merge=(2, 2))}},
-            "side of 4 does not divide axis 'x1' of 2",
+            "Window side 4 does not divide axis 'x1' of 2",
         ),
         (
             {"gridded": {"grid_encoder": PseudoToken(shared=("x9",))}},
-            "shared along the grid's axes",
+            r"cannot be shared along \['x9'\]; the grid's axes are \('x1', 'x2'\)",
         ),
-        ({"gridded": {"decoder": Neighbour(neighbours=(3, 3, 3))}}, "one number per axis"),
+        ({"gridded": {"decoder": Neighbour(neighbours=(3, 3, 3))}}, "not one number per axis"),
         (
             {"gridded": {"grid_encoder": Kernel(length_scale=(1.0, 2.0, 3.0))}},
-            "one for each of",
+            r"\[1.0, 2.0, 3.0\] do not fit the distance components \('x1', 'x2'\)",
         ),
-        ({"heads": 3}, "heads must divide the token width"),
+        ({"heads": 3}, "heads=3 does not divide the token width 8"),
         (
             {
                 "tokens": Embedded(
@@ -133,12 +136,12 @@ def test_what_cannot_be_built_says_why(changes: dict[str, Any], message: str) ->
 
 
 def test_even_kernels_and_four_dimensional_convolutions_are_refused() -> None:
-    with pytest.raises(ValueError, match="odd size, got 4"):
+    with pytest.raises(ValueError, match="kernel=4: must be a positive odd number"):
         build_model(config(gridded={"processor": UNet(depth=1, kernel=4)}))
     axes = tuple(Axis.span(f"x{i}", 0.0, 1.0, 4) for i in range(1, 5))
     four = {"grid": Grid(axes), "processor": UNet(depth=1), "decoder": Full()}
     waves = Fourier(of=("x1",), per_column=4, shortest=0.1, longest=1.0)
-    with pytest.raises(ValueError, match="one to three axes, got 4; use Swin or ViT"):
+    with pytest.raises(ValueError, match="has 4 axes, but convolutions take one to three; use"):
         build_model(
             config(
                 coordinates=("x1", "x2", "x3", "x4"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -207,7 +208,7 @@ def models() -> dict[str, Callable[[bool], None]]:
         "decoder": Neighbour(neighbours=27),
     }
     kernel = Kernel(length_scale=(2.0, 20.0))
-    everywhere = Kernel(length_scale=(2.0, 20.0), neighbours=None)
+    all_points = Kernel(length_scale=(2.0, 20.0), neighbours=None)
     configs = {
         "cnp": ModelConfig(**embedded, architecture=CNPConfig()),
         "anp": ModelConfig(**embedded, architecture=ANPConfig(layers=1)),
@@ -221,7 +222,7 @@ def models() -> dict[str, Callable[[bool], None]]:
                 grid=SPACETIME,
                 grid_encoder=kernel,
                 processor=UNet(depth=1, kernel=3),
-                decoder=everywhere,
+                decoder=all_points,
             ),
         ),
         "swin-tnp-single": ModelConfig(
@@ -261,6 +262,15 @@ TRACED = [name for name in CASES if not name.endswith(("-line", "-plane", "-glob
 @pytest.mark.parametrize("case", CASES)
 def test_contract(case: str) -> None:
     CASES[case](False)
+
+
+def test_a_violated_contract_is_named() -> None:
+    class Forgetful(MeanGridEncoder):
+        def forward(self, pieces: Any) -> Any:
+            return super().forward([replace(tokens, mask=None) for tokens in pieces])
+
+    with pytest.raises(AssertionError, match="Contract violated: the part must ignore masked tok"):
+        testing.check_grid_encoder(lambda: Forgetful(PLANE, dim=DIM), dim=DIM)
 
 
 @pytest.mark.compiled

@@ -1,6 +1,6 @@
 """Known ways to get this model family wrong, one test each, showing that it is right here.
 
-The numbers are those of the list of defects that the project keeps of earlier research code.
+The numbers refer to a list of defects found in earlier research code.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_05_windows_may_have_unequal_sides_and_must_divide_the_grid() -> None:
     grid = Grid((Axis.span("x1", 0.0, 1.0, 6), Axis.span("x2", 0.0, 1.0, 8)))
     reached = reach(swin(grid, (3, 4), (1, 2)), grid, (0, 0))
     assert reached == {(i, j) for i in range(4) for j in range(6)}
-    with pytest.raises(ValueError, match="side of 4 does not divide axis 'x1' of 6"):
+    with pytest.raises(ValueError, match="Window side 4 does not divide axis 'x1' of 6"):
         swin(grid, (4, 4), (2, 2))
 
 
@@ -135,9 +135,7 @@ def test_09_indices_are_exact_beyond_two_to_the_24_cells() -> None:
 
 
 def test_10_memory_does_not_follow_the_most_crowded_cell() -> None:
-    """Nothing as large as cells times the fullest cell is ever made, and half the points are in
-    one.
-    """
+    """With half the points in one cell, no tensor is as large as cells times the fullest cell."""
     grid = Grid((Axis.span("x1", 0.0, 1.0, 64), Axis.span("x2", 0.0, 1.0, 64)))
     n = 4000
     x = torch.rand(1, n, 2)
@@ -181,15 +179,15 @@ def points(n: int, dim_y: int) -> PointSet:
     return PointSet(torch.rand(2, n, 2), torch.randn(2, n, dim_y))
 
 
-def test_11_empty_contexts_and_single_points_work_and_bad_locations_are_told() -> None:
+def test_11_empty_contexts_and_single_points_work_and_bad_locations_are_refused() -> None:
     model = build_model(small_model())
     assert model(Task({"a": points(0, 1)}, points(3, 1))).mean.isfinite().all()
     single = Grid((Axis.span("time", 5.0, 5.0, 1), Axis.span("x", 0.0, 1.0, 4)))
     encoder = PseudoTokenGridEncoder(single, dim=8, heads=2, width=(1, 1))
     assert encoder([TokenSet(torch.rand(1, 3, 2), torch.randn(1, 3, 8))]).isfinite().all()
-    with pytest.raises(ValueError, match="x must be finite"):
+    with pytest.raises(ValueError, match="x is NaN or infinite at 1 points"):
         PointSet(torch.tensor([[[0.1, float("nan")]]]))
-    with pytest.raises(ValueError, match="far outside"):
+    with pytest.raises(ValueError, match="more than one cell outside"):
         model(
             Task({"a": PointSet(torch.full((2, 1, 2), 50.0), torch.zeros(2, 1, 1))}, points(3, 1))
         )
@@ -229,7 +227,7 @@ def test_13_other_precisions_and_autocast_work(dtype: torch.dtype) -> None:
     assert (other - exact).abs().max() < (1e-5 if dtype == torch.float64 else 0.1)
 
 
-def test_14_harmonics_tell_north_from_south_and_know_one_pole() -> None:
+def test_14_harmonics_distinguish_north_from_south_and_have_one_pole() -> None:
     embed = SphericalHarmonics(10)
     north, south = embed(torch.tensor([[50.0, 10.0], [-50.0, 10.0]], dtype=DOUBLE))
     assert (north - south).abs().max() > 0.1
@@ -297,7 +295,7 @@ def test_18_the_exact_answer_adds_variances_and_belongs_to_its_own_task() -> Non
         torch.testing.assert_close(answer.variance, 1 - inner + 0.1**2, rtol=0, atol=1e-6)
 
 
-def test_19_samples_have_the_whole_prior_variance_and_inputs_of_their_own() -> None:
+def test_19_samples_have_the_full_prior_variance_and_separate_inputs() -> None:
     task = draw_at(functions(0.1, context=200, targets=100), 0, 0, 64).task
     y = task.context["observations"].y
     assert y is not None

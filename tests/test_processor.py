@@ -22,7 +22,7 @@ from gridtnp.estimates import estimate
 from gridtnp.ops import native
 
 SENTENCE = (
-    "Products in bfloat16 end Python on this processor (SIGILL): set "
+    "Bfloat16 products crash on this processor (SIGILL): set "
     "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts or train with "
     'precision="float32".'
 )
@@ -71,7 +71,7 @@ def test_a_product_that_survives_is_fine(trial: Callable[[str], Path]) -> None:
 def test_a_product_that_dies_is_a_reason(trial: Callable[[str], Path]) -> None:
     trial(DIES)
     reason = processor.why_not_bfloat16()
-    assert reason == "products in bfloat16 end Python on this processor (SIGILL)"
+    assert reason == "bfloat16 products crash on this processor (SIGILL)"
     assert processor.safe_settings() == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
     with refused():
         processor.require_bfloat16()
@@ -136,7 +136,7 @@ def test_training_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
     with refused():
         model.fit(train, recipe=LOW, minutes=1, quiet=True)
-    decision = decide(train, Choices(recipe=LOW))
+    decision = design(train, ModelOptions(recipe=LOW))
     with refused():
         estimate(model.network, decision.task, decision.recipe, torch.device("cpu"))
 
@@ -158,7 +158,7 @@ def test_the_doctor_knows(trial: Callable[[str], Path]) -> None:
     assert not found["bfloat16"]["works"]
     line = next(x for x in doctor.report(found).splitlines() if x.startswith("bfloat16"))
     assert line.endswith(
-        "products in bfloat16 end Python on this processor (SIGILL); "
+        "bfloat16 products crash on this processor (SIGILL); "
         "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts"
     )
 

@@ -1,7 +1,8 @@
-"""Sets of points, tokens and tasks: what they refuse, what they repair and how they are stacked."""
+"""Point sets, token sets and tasks: validation, masking and stacking."""
 
 import dataclasses
 import math
+import re
 
 import jaxtyping
 import pytest
@@ -115,8 +116,8 @@ def test_what_is_not_finite_is_refused_and_the_first_is_named(
     for place in ((1, 1, 0), (1, 1, 1), (1, 3, 1), (2, 0, 0)):  # two in one point count once
         values[name][place] = bad
     message = (
-        rf"^{name} must be finite wherever the mask is True, but 3 points hold NaN or infinity "
-        r"\(first: batch element 1, point 1\); mask them or drop them\.$"
+        rf"^{name} is NaN or infinite at 3 points that are not masked "
+        r"\(first: batch element 1, point 1\); mask or drop them\.$"
     )
     with pytest.raises(ValueError, match=message):
         PointSet(**values, mask=used)
@@ -125,7 +126,8 @@ def test_what_is_not_finite_is_refused_and_the_first_is_named(
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("shape", [(5, 2), (5,), (1, 2, 5, 2)])
 def test_coordinates_have_a_batch_axis(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"x must have shape \(batch, points, coordinates\), got "):
+    message = rf"x has shape {re.escape(str(shape))}, not \(batch, points, coordinates\)"
+    with pytest.raises(ValueError, match=message):
         PointSet(torch.zeros(shape))
     with pytest.raises(ValueError, match=r"leading axis of size 1: x\[None\]"):
         PointSet(torch.zeros(shape))
@@ -134,7 +136,7 @@ def test_coordinates_have_a_batch_axis(shape: tuple[int, ...]) -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.long, torch.uint8])
 def test_a_mask_is_boolean(dtype: torch.dtype) -> None:
-    message = rf"must be boolean \(True: use the point\), got {dtype}"
+    message = rf"The mask has dtype {dtype}; must be boolean, True for points to use"
     with pytest.raises(ValueError, match=message):
         PointSet(torch.zeros(1, 3, 2), mask=torch.ones(1, 3, dtype=dtype))
 
@@ -156,8 +158,8 @@ def test_a_mask_is_boolean(dtype: torch.dtype) -> None:
 )
 def test_there_is_one_row_per_point(name: str, shape: tuple[int, ...]) -> None:
     value = torch.zeros(shape, dtype=torch.bool if name == "mask" else torch.float32)
-    listed = str(shape).replace("(", r"\(").replace(")", r"\)")
-    message = rf"{name} must have one row per point of x, \(2, 5, …\), got shape {listed}"
+    rows = r"\(2, 5\)" if name == "mask" else r"\(2, 5, …\)"
+    message = rf"{name} has shape {re.escape(str(shape))}; must have one row per point of x: {rows}"
     with pytest.raises(ValueError, match=message):
         PointSet(torch.zeros(2, 5, 3), **{name: value})
 
@@ -168,20 +170,20 @@ def test_there_is_one_row_per_point(name: str, shape: tuple[int, ...]) -> None:
 def test_whole_numbers_are_refused(name: str, used: Tensor | None) -> None:
     values = {key: torch.zeros(1, 3, 2) for key in ("x", "y", "features")}
     values[name] = values[name].long()
-    with pytest.raises(ValueError, match=f"{name} must hold floating-point numbers, got torch.int"):
+    with pytest.raises(ValueError, match=f"{name} has dtype torch.int64; must be floating-point"):
         PointSet(**values, mask=used)
 
 
 def test_to_casts_outputs_and_keeps_the_precision_of_places_and_features() -> None:
     hours = torch.full((1, 3, 1), 500_000.25, dtype=torch.float64)
     made = PointSet(hours, torch.randn(1, 3, 2), mask("101"), hours.clone())
-    moved = made.to(dtype=torch.bfloat16)
-    assert some(moved.y).dtype == torch.bfloat16
-    assert torch.equal(some(moved.y), some(made.y).bfloat16())
-    assert moved.x.dtype == some(moved.features).dtype == torch.float64
-    assert torch.equal(moved.x, made.x)
-    assert torch.equal(some(moved.features), some(made.features))
-    assert torch.equal(some(moved.mask), some(made.mask))
+    cast = made.to(dtype=torch.bfloat16)
+    assert some(cast.y).dtype == torch.bfloat16
+    assert torch.equal(some(cast.y), some(made.y).bfloat16())
+    assert cast.x.dtype == some(cast.features).dtype == torch.float64
+    assert torch.equal(cast.x, made.x)
+    assert torch.equal(some(cast.features), some(made.features))
+    assert torch.equal(some(cast.mask), some(made.mask))
     same = made.to("cpu")
     assert some(same.y).dtype == torch.float32
     assert points(dy=None).to(dtype=torch.float64).y is None
@@ -197,7 +199,7 @@ def test_to_moves_everything_to_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    "pick",
+    "index",
     [
         slice(1, 4),
         slice(0, 0),
@@ -206,13 +208,13 @@ def test_to_moves_everything_to_the_device() -> None:
     ],
     ids=["slice", "nothing", "index", "boolean"],
 )
-def test_select_takes_the_same_points_of_everything(pick: Tensor | slice) -> None:
+def test_select_takes_the_same_points_of_everything(index: Tensor | slice) -> None:
     made = dataclasses.replace(points(n=5, df=3), mask=mask("11011", "01101"))
-    chosen = made.select(pick)
+    selected = made.select(index)
     for name in ("x", "y", "mask", "features"):
         for b in range(2):
-            assert torch.equal(getattr(chosen, name)[b], getattr(made, name)[b][pick])
-    bare = points(dy=None).select(pick)
+            assert torch.equal(getattr(selected, name)[b], getattr(made, name)[b][index])
+    bare = points(dy=None).select(index)
     assert bare.y is None
     assert bare.mask is None
     assert bare.features is None
@@ -285,9 +287,9 @@ def test_stacking_targets_without_outputs_leaves_them_without() -> None:
 
 
 def test_stacking_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"At least one set of points is needed .* got none"):
+    with pytest.raises(ValueError, match="No point sets to stack; at least one is needed"):
         PointSet.stack([])
-    with pytest.raises(ValueError, match=r"At least one task is needed .* got none"):
+    with pytest.raises(ValueError, match="No tasks to stack; at least one is needed"):
         Task.stack([])
 
 
@@ -304,7 +306,7 @@ def test_stacking_nothing_is_refused() -> None:
 def test_stacking_different_columns_is_refused(
     name: str, first: dict[str, int | None], second: dict[str, int | None]
 ) -> None:
-    message = rf"All sets of a batch must have the same number of columns in {name}, got \{{.*\}}"
+    message = rf"different numbers of columns in {name} cannot be stacked: \{{.*\}}"
     with pytest.raises(ValueError, match=message):
         PointSet.stack([points(**first), points(**second)])  # type: ignore[arg-type]
 
@@ -358,18 +360,18 @@ def test_sources_may_differ_in_number_of_points_and_columns() -> None:
 
 
 def test_a_source_without_outputs_is_refused() -> None:
-    with pytest.raises(ValueError, match="must have outputs y, but source 'b' has none"):
+    with pytest.raises(ValueError, match="Source 'b' has no values y, which a context needs"):
         Task({"a": points(), "b": points(dy=None)}, points())
 
 
 def test_batch_sizes_must_agree() -> None:
-    message = "same batch size, but source 'b' has 3 and the target 2"
+    message = "Source 'b' has batch size 3, but the target has 2"
     with pytest.raises(ValueError, match=message):
         Task({"a": points(), "b": points(batch=3)}, points())
 
 
 def test_coordinates_must_agree() -> None:
-    message = "same coordinates, but source 'a' has 2 and the target 3"
+    message = "Source 'a' has 2 coordinates, but the target has 3"
     with pytest.raises(ValueError, match=message):
         Task({"a": points()}, points(dx=3))
 
@@ -380,7 +382,7 @@ def test_at_keeps_the_context_and_checks_the_new_targets() -> None:
     other = task.at(target)
     assert other.target is target
     assert other.context is task.context
-    with pytest.raises(ValueError, match="same batch size"):
+    with pytest.raises(ValueError, match="Source 'a' has batch size 2, but the target has 3"):
         task.at(points(batch=3))
 
 
@@ -414,5 +416,5 @@ def test_the_order_of_sources_does_not_matter() -> None:
 
 
 def test_joining_no_sets_of_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="At least one set of tokens"):
+    with pytest.raises(ValueError, match="No token sets to join; at least one is needed"):
         TokenSet.union([])

@@ -1,7 +1,7 @@
-"""Configurations: plain frozen data that describes a model.
+"""Configurations: plain frozen data that describe a model.
 
-A configuration is validated when it is made, survives a round trip through JSON, and is all that is
-needed to build the model again (`build.py`).
+A configuration is validated on construction, survives a round trip through JSON, and is all that
+`build_model` needs.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 
 Positions = Literal["absolute", "relative"]
-"""Whether tokens know where they are, as in the paper, or only where they are from each other."""
+"""Absolute positions, as in the paper, or positions relative to other tokens only."""
 
 
 class Part(BaseModel):
-    """Frozen, and strict about unknown names."""
+    """Base of all configurations: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 Neighbours = PositiveInt | tuple[PositiveInt, ...]
-"""Grid points around a location: so many in all (the paper's k), or so many along each axis."""
+"""Nearest grid points of a location: their total number (the paper's k), or one number per axis."""
 
 
 class Fourier(Part):
-    """Sines and cosines of each named coordinate or feature."""
+    """Sines and cosines of each named coordinate or feature at log-spaced wavelengths."""
 
     kind: Literal["fourier"] = "fourier"
     of: tuple[str, ...]
@@ -47,14 +47,14 @@ class Harmonics(Part):
 
 
 class Raw(Part):
-    """Features as they are."""
+    """Features without a transformation."""
 
     kind: Literal["raw"] = "raw"
     of: tuple[str, ...]
 
 
 class Cell(Part):
-    """Relative inputs: the place inside the grid cell, along the named axes."""
+    """The position within the grid cell along the named axes, instead of the coordinates."""
 
     kind: Literal["cell"] = "cell"
     of: tuple[str, ...]
@@ -62,9 +62,9 @@ class Cell(Part):
 
 
 class Embedded(Part):
-    """Tokens by perceptrons on an embedding of the place.
+    """Tokens from an MLP on the embedded location and the values.
 
-    `shared_with`: the source whose perceptron targets use.
+    `shared_with` is the source whose MLP targets use; without it, they have a separate one.
     """
 
     kind: Literal["embedded"] = "embedded"
@@ -75,13 +75,13 @@ class Embedded(Part):
 
 
 class Values(Part):
-    """Tokens are the values and a density, as in the ConvCNP."""
+    """Tokens of values and a density, as in the ConvCNP."""
 
     kind: Literal["values"] = "values"
 
 
 class PseudoToken(Part):
-    """`shared`: the axes along which pseudo-tokens are the same."""
+    """Pseudo-token grid encoder (PT-GE); pseudo-tokens are shared along the axes in `shared`."""
 
     kind: Literal["pseudo-token"] = "pseudo-token"
     neighbours: Neighbours = 1
@@ -89,14 +89,16 @@ class PseudoToken(Part):
 
 
 class Mean(Part):
+    """Mean of the tokens in each cell (Avg-GE) plus a learned token, shared as in `PseudoToken`."""
+
     kind: Literal["mean"] = "mean"
     shared: tuple[str, ...] = ()
 
 
 class Kernel(Part):
-    """`neighbours=None` sums over everything.
+    """Kernel interpolation to or from the grid; `neighbours=None` sums over all points.
 
-    Length-scales are initial values in the grid's units.
+    Length-scales are initial values in the units of the grid's distance.
     """
 
     kind: Literal["kernel"] = "kernel"
@@ -105,9 +107,9 @@ class Kernel(Part):
 
 
 class Swin(Part):
-    """`shift=None` is half a window.
+    """Swin transformer; `shift=None` is half a window.
 
-    `untied`: separate weights for the plain and the shifted pass.
+    With `untied`, the plain and the shifted pass have separate weights.
     """
 
     kind: Literal["swin"] = "swin"
@@ -118,6 +120,8 @@ class Swin(Part):
 
 
 class HierarchicalSwin(Part):
+    """Swin layers on a pyramid of grids; `stages` is the number of layers per level."""
+
     kind: Literal["hierarchical-swin"] = "hierarchical-swin"
     stages: tuple[PositiveInt, ...] = Field(default=(1, 1, 1), min_length=1)
     window: tuple[PositiveInt, ...]
@@ -126,7 +130,7 @@ class HierarchicalSwin(Part):
 
 
 class ViT(Part):
-    """`patch`: grid points per axis that are merged into one first."""
+    """Vision transformer; `patch` is the number of grid points per axis merged into one token."""
 
     kind: Literal["vit"] = "vit"
     layers: PositiveInt = 5
@@ -134,33 +138,41 @@ class ViT(Part):
 
 
 class CNN(Part):
+    """Convolutions at the resolution of the grid."""
+
     kind: Literal["cnn"] = "cnn"
     layers: PositiveInt = 5
     kernel: PositiveInt = 5
 
 
 class UNet(Part):
+    """U-Net with `depth` poolings."""
+
     kind: Literal["unet"] = "unet"
     depth: PositiveInt = 2
     kernel: PositiveInt = 5
 
 
 class Neighbour(Part):
+    """Targets attend to their nearest grid points (NN-CA)."""
+
     kind: Literal["neighbour"] = "neighbour"
     neighbours: Neighbours
 
 
 class Full(Part):
+    """Targets attend to the entire grid."""
+
     kind: Literal["full"] = "full"
 
 
 class GriddedConfig(Part):
-    """A gridded model: how tokens get onto the grid, what happens there, how targets read it.
+    """A gridded model: grid encoder, fusion of sources, grid processor and grid decoder.
 
-    With `positions="relative"` nothing in it knows where on the grid it is: one pseudo-token serves
-    all cells, windows and decoders know offsets, and places are embedded by `Cell`. What is learned
-    in one cell holds in all of them, and in those of a larger grid (`ModelConfig.on`). The paper's
-    models are "absolute".
+    With `positions="relative"` the model has no absolute positions: all cells share one
+    pseudo-token, windows and decoders use offsets, and locations are embedded with `Cell`. It
+    treats all cells alike and can be used on larger grids (`ModelConfig.on`). The paper's models
+    have absolute positions.
     """
 
     kind: Literal["gridded"] = "gridded"
@@ -173,32 +185,40 @@ class GriddedConfig(Part):
 
 
 class CNPConfig(Part):
+    """Conditional neural process; layers are hidden layers of its MLPs."""
+
     kind: Literal["cnp"] = "cnp"
     encoder_layers: PositiveInt = 2
     decoder_layers: PositiveInt = 2
 
 
 class ANPConfig(Part):
+    """Attentive neural process."""
+
     kind: Literal["anp"] = "anp"
     layers: PositiveInt = 2
 
 
 class TNPConfig(Part):
+    """Transformer neural process."""
+
     kind: Literal["tnp"] = "tnp"
     layers: PositiveInt = 5
 
 
 class PTTNPConfig(Part):
+    """Pseudo-token TNP: the induced set transformer."""
+
     kind: Literal["pt-tnp"] = "pt-tnp"
     layers: PositiveInt = 5
     pseudo_tokens: PositiveInt = 128
 
 
 class ModelConfig(Part):
-    """Everything about a model but its weights.
+    """Everything about a model except its weights.
 
-    `sources` gives the number of outputs of each source, `features` names the extra columns of
-    every point.
+    `sources` maps each source to its number of values, `dim_y` is the number of outputs, `features`
+    names the covariates of each point.
     """
 
     coordinates: tuple[str, ...] = Field(min_length=1)
@@ -219,8 +239,8 @@ class ModelConfig(Part):
             words = all(word.isidentifier() for word in name.split("."))
             if not words or hasattr(nn.ModuleDict, name):
                 raise ValueError(
-                    "A source name must be a plain word that is free to use, or words with dots "
-                    f"between them, got {name!r}; rename it."
+                    f"Source name {name!r} is reserved, or not made of identifiers joined by dots; "
+                    "rename it."
                 )
         if isinstance(self.tokens, Embedded):
             for part in self.tokens.embedding:
@@ -228,8 +248,8 @@ class ModelConfig(Part):
                 if isinstance(part, Cell):
                     if not isinstance(self.architecture, GriddedConfig):
                         raise ValueError(
-                            "Relative inputs need a grid, and this model has none; "
-                            "use a Fourier embedding."
+                            "A Cell embedding needs a grid, and this model has none; use a Fourier "
+                            "embedding."
                         )
                     known = self.architecture.grid.names
                 for name in part.of:
@@ -245,22 +265,22 @@ class ModelConfig(Part):
             return self
         if isinstance(a.processor, ViT) or isinstance(a.decoder, Full):
             raise ValueError(
-                "Relative positions need attention among neighbours: a Swin or convolutional "
-                "processor and a neighbour or kernel decoder."
+                "Full attention has no relative positions; use a Swin or convolutional processor "
+                "and a neighbour or kernel decoder."
             )
         for part in self.tokens.embedding if isinstance(self.tokens, Embedded) else ():
             if not isinstance(part, Cell) and set(part.of) & set(self.coordinates):
                 raise ValueError(
-                    "With relative positions, coordinates must be embedded by Cell, which knows no "
-                    f"more than the place inside a cell; got {part.kind} of {part.of}."
+                    f"The {part.kind} embedding of {part.of} has absolute positions; with "
+                    'positions="relative", embed coordinates with Cell.'
                 )
         return self
 
     def relative(self) -> ModelConfig:
-        """The same model with relative positions."""
+        """This configuration with relative positions."""
         a, tokens = self.architecture, self.tokens
         if not isinstance(a, GriddedConfig):
-            raise ValueError("Relative positions need a grid, and this model has none.")
+            raise ValueError("The model has no grid, which relative positions need.")
         if isinstance(tokens, Embedded):
             embedding = [
                 Cell(of=part.of) if set(part.of) <= set(self.coordinates) else part
@@ -271,20 +291,20 @@ class ModelConfig(Part):
         return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
 
     def on(self, grid: Grid) -> ModelConfig:
-        """The same model on another grid with cells of the same size. Its weights fit there too."""
+        """This configuration on another grid with cells of the same size; weights fit both."""
         a = self.architecture
         if not isinstance(a, GriddedConfig) or a.positions != "relative":
             raise ValueError(
-                "Only a gridded model with relative positions can move to another grid; train it "
-                'with positions="relative".'
+                "The model has no relative positions, which another grid needs; train it with "
+                'positions="relative".'
             )
         spacings = [[axis.step for axis in g.axes] for g in (a.grid, grid)]
         if grid.names != a.grid.names or any(
             abs(old - new) > 1e-6 * old for old, new in zip(*spacings, strict=True)
         ):
             raise ValueError(
-                f"The grid must have axes {a.grid.names} with spacings {spacings[0]}, got "
-                f"{grid.names} with {spacings[1]}."
+                f"The new grid has axes {grid.names} with spacings {spacings[1]}, but the model "
+                f"needs {a.grid.names} with {spacings[0]}."
             )
         return ModelConfig.model_validate(
             dict(self) | {"architecture": a.model_copy(update={"grid": grid})}
@@ -296,15 +316,13 @@ class ModelConfig(Part):
         if not isinstance(self.architecture, GriddedConfig):
             if values:
                 raise ValueError(
-                    "Value tokens belong to the ConvCNP; models without a grid need embedded "
-                    "tokens."
+                    "Value tokens need a grid, and this model has none; use embedded tokens."
                 )
             return self
         if self.coordinates != self.architecture.grid.names:
             raise ValueError(
-                "The coordinates must be the grid's axes in their order "
-                f"{self.architecture.grid.names}, "
-                f"got {self.coordinates}."
+                f"Coordinates {self.coordinates} are not the grid's axes "
+                f"{self.architecture.grid.names}; give the same names in the same order."
             )
         kernels = [
             isinstance(p, Kernel)
@@ -316,8 +334,7 @@ class ModelConfig(Part):
             )
         if kernels[1] and isinstance(self.tokens, Embedded) and self.tokens.shared_with is None:
             raise ValueError(
-                "A kernel decoder does not read target tokens, so they cannot have a perceptron of "
-                "their own; "
-                "name a source in shared_with or use value tokens."
+                "A kernel decoder does not use target tokens, so a separate MLP for them would not "
+                "be trained; name a source in shared_with, or use value tokens."
             )
         return self

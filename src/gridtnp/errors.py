@@ -1,4 +1,4 @@
-"""Errors: one message for unknown names, wherever a user may have mistyped one."""
+"""Errors: the message for unknown names, with the most similar known one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Iterable
 
 
 def require_known(name: str, known: Iterable[str], what: str, whose: str = "") -> None:
-    """Raise unless `name` is known, with the name that was probably meant.
-
-    `what` is the kind of thing, `whose` where it should be from: "Unknown axis 'lot' of the grid".
-    """
+    """Raise unless `name` is known: "Unknown <what> 'name' <whose>; did you mean …?"."""
     choices = sorted(known)
     if name in choices:
         return

@@ -1,9 +1,9 @@
-"""A network as a graph that runs without this library: `torch.export`, any number of points.
+"""Export of a network with `torch.export`, for any number of points, to run without this library.
 
-The graph takes, for every source in the network's order, coordinates `(1, n, dx)`, values
-`(1, n, dy)` and features `(1, n, df)`, then coordinates and features of the targets, and gives
-means and standard deviations `(1, n, dy)`, all in normalised units. Features are left out where
-the network has none. It is compared with the network right after it is written.
+For each source, in the order of the network's signature, the graph takes coordinates `(1, n, dx)`,
+values `(1, n, dy)` and features `(1, n, df)`, then coordinates and features of the targets. It
+returns means and standard deviations `(1, n, dy)`. Values are normalised; features are omitted if
+the network has none. Each exported graph is compared with its network.
 """
 
 from __future__ import annotations
@@ -23,34 +23,32 @@ from gridtnp.task import PointSet, Task
 
 TOLERANCE = 1e-4
 SIZES = ((11, 7), (64, 40), (301, 5))
-"""Numbers of context and target points that the graph is compared at; the first one traces it."""
+"""Numbers of context and target points: the first for tracing, all for the comparison."""
 
 
 class Flat(nn.Module):
-    """The network with nothing but tensors going in and out."""
+    """The network with tensors as inputs and outputs."""
 
     def __init__(self, network: NeuralProcess) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        rest = list(tensors)
-        context = {name: self._take(rest, True) for name in self.network.signature.sources}
-        distribution = self.network(Task(context, self._take(rest, False)))
+        remaining = list(tensors)
+        context = {name: self._take(remaining, True) for name in self.network.signature.sources}
+        distribution = self.network(Task(context, self._take(remaining, False)))
         return distribution.mean, distribution.stddev
 
-    def _take(self, rest: list[Tensor], observed: bool) -> PointSet:
-        x, y = rest.pop(0), rest.pop(0) if observed else None
-        return PointSet(x, y, None, rest.pop(0) if self.network.signature.features else None)
+    def _take(self, remaining: list[Tensor], observed: bool) -> PointSet:
+        x, y = remaining.pop(0), remaining.pop(0) if observed else None
+        return PointSet(x, y, None, remaining.pop(0) if self.network.signature.features else None)
 
 
 def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
     """Write the graph, read it back and compare it with the network at other sizes."""
-    where = Path(path)
-    if where.suffix != ".pt2":
-        raise ValueError(
-            f"An exported network must be a file that ends in .pt2, got {where.name!r}."
-        )
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise ValueError(f"{path.name!r} does not end in .pt2, as an exported network must.")
     flat = Flat(network).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -58,50 +56,50 @@ def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
         program = torch.export.export(
             flat, example, dynamic_shapes=(_dynamic(network),), strict=False
         )
-        replace_file(where, lambda temporary: _write(program, temporary))
-        graph = torch.export.load(str(where)).module()
+        replace_file(path, lambda temporary: _write(program, temporary))
+        graph = torch.export.load(str(path)).module()
         worst = max(_difference(flat, graph, inputs(network, *s, generator)) for s in SIZES)
     if not worst <= TOLERANCE:
-        where.unlink()
+        path.unlink()
         raise ValueError(
-            f"An exported graph must give what the network gives, but they differ by {worst:.3g}; "
-            "it was not kept. Please report it."
+            f"The exported graph differs from the network by {worst:.3g} and was deleted; please "
+            "report this."
         )
-    return where
+    return path
 
 
 def inputs(
     network: NeuralProcess, context: int, targets: int, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    """Random points inside the grid, each source a few more than the one before."""
+    """Random points inside the grid; each source has three more than the previous one."""
     signature = network.signature
     tensors: list[Tensor] = []
 
-    def places(n: int) -> None:
-        share = torch.rand(1, n, len(signature.coordinates), generator=generator)
+    def add_locations(n: int) -> None:
+        x = torch.rand(1, n, len(signature.coordinates), generator=generator)
         if network.grid is not None:
             low = torch.tensor([axis.low for axis in network.grid.axes])
             high = torch.tensor([axis.high for axis in network.grid.axes])
-            share = low + share * (high - low)
-        tensors.append(share)
+            x = low + x * (high - low)
+        tensors.append(x)
 
-    def more(n: int, columns: int) -> None:
+    def add_columns(n: int, columns: int) -> None:
         tensors.append(torch.randn(1, n, columns, generator=generator))
 
     for number, dim_y in enumerate(signature.sources.values()):
         n = context + 3 * number
-        places(n)
-        more(n, dim_y)
+        add_locations(n)
+        add_columns(n, dim_y)
         if signature.features:
-            more(n, len(signature.features))
-    places(targets)
+            add_columns(n, len(signature.features))
+    add_locations(targets)
     if signature.features:
-        more(targets, len(signature.features))
+        add_columns(targets, len(signature.features))
     return tuple(tensors)
 
 
 def _dynamic(network: NeuralProcess) -> tuple[dict[int, Any], ...]:
-    """The second axis of every tensor, the same number for those of one set."""
+    """The second axis of each tensor is dynamic, with one size per point set."""
     signature, extra = network.signature, 1 if network.signature.features else 0
     shapes: list[dict[int, Any]] = []
     for number in range(len(signature.sources)):

@@ -1,9 +1,7 @@
-"""What goes into a model: observations, the places to predict, and tokens on their way between two
-parts.
+"""Inputs of a model: `PointSet`, `Task`, and the `TokenSet` passed between its parts.
 
-All values are frozen and check themselves once, when they are made. A mask is True where a point is
-used; None means that all are. Masked entries may hold anything, NaN included: they are replaced by
-zeros here, so that no part of a model ever sees them.
+All of them are frozen and validated on construction. A mask is True where a point is used; None
+means all points. Masked entries may hold anything, even NaN: they are replaced by zeros here.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ from torch import Tensor
 class PointSet:
     """Observations of one source, or target locations (then `y` may be None).
 
-    `x` holds the coordinates of the grid's axes, in their order; whatever else is known about a
-    point (absolute time, elevation, …) is a column of `features`. Gridded data is just another set
-    of points.
+    `x` holds the coordinates, in the order of the grid's axes; other covariates (absolute time,
+    elevation, …) are columns of `features`. Gridded data are a point set as well.
     """
 
     x: Float[Tensor, "batch n dx"]
@@ -33,12 +30,12 @@ class PointSet:
     def __post_init__(self) -> None:
         if self.x.ndim != 3:
             raise ValueError(
-                f"x must have shape (batch, points, coordinates), got {tuple(self.x.shape)}; "
-                "a single task needs a leading axis of size 1: x[None]."
+                f"x has shape {tuple(self.x.shape)}, not (batch, points, coordinates); a single "
+                "task needs a leading axis of size 1: x[None]."
             )
         if self.mask is not None and self.mask.dtype != torch.bool:
             raise ValueError(
-                f"A mask must be boolean (True: use the point), got {self.mask.dtype}."
+                f"The mask has dtype {self.mask.dtype}; must be boolean, True for points to use."
             )
         for name, ndim in (("y", 3), ("features", 3), ("mask", 2)):
             value = getattr(self, name)
@@ -46,16 +43,15 @@ class PointSet:
                 continue
             if value.ndim != ndim or value.shape[:2] != self.x.shape[:2]:
                 raise ValueError(
-                    f"{name} must have one row per point of x, ({self.x.shape[0]}, "
-                    f"{self.x.shape[1]}, …), "
-                    f"got shape {tuple(value.shape)}."
+                    f"{name} has shape {tuple(value.shape)}; must have one row per point of x: "
+                    f"({self.x.shape[0]}, {self.x.shape[1]}{', …' if ndim == 3 else ''})."
                 )
         for name in ("x", "y", "features"):
             value = getattr(self, name)
             if value is None:
                 continue
             if not value.is_floating_point():
-                raise ValueError(f"{name} must hold floating-point numbers, got {value.dtype}.")
+                raise ValueError(f"{name} has dtype {value.dtype}; must be floating-point.")
             if self.mask is not None:
                 value = torch.where(self.mask.unsqueeze(-1), value, 0.0)
                 object.__setattr__(self, name, value)
@@ -63,10 +59,8 @@ class PointSet:
             if not torch.compiler.is_compiling() and wrong.any():
                 batch, point = wrong.nonzero()[0].tolist()
                 raise ValueError(
-                    f"{name} must be finite wherever the mask is True, but {int(wrong.sum())} "
-                    "points hold NaN or "
-                    f"infinity (first: batch element {batch}, point {point}); mask them or drop "
-                    "them."
+                    f"{name} is NaN or infinite at {int(wrong.sum())} points that are not masked "
+                    f"(first: batch element {batch}, point {point}); mask or drop them."
                 )
 
     @property
@@ -80,10 +74,7 @@ class PointSet:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> PointSet:
-        """On another device.
-
-        `dtype` applies to `y` alone, because places and times need their precision.
-        """
+        """Move to a device; `dtype` applies to `y` only: coordinates need their precision."""
 
         def move(value: Tensor | None) -> Tensor | None:
             return None if value is None else value.to(device=device)
@@ -92,53 +83,47 @@ class PointSet:
         return PointSet(self.x.to(device=device), y, move(self.mask), move(self.features))
 
     def select(self, points: Tensor | slice) -> PointSet:
-        """Some of the points, the same ones in every batch element:
-
-        An index, a boolean per point or a slice.
-        """
-        pick = [
+        """Select the same points in every batch element, by index, boolean or slice."""
+        selected = [
             None if v is None else v[:, points] for v in (self.x, self.y, self.mask, self.features)
         ]
-        return PointSet(*pick)  # pyright: ignore[reportArgumentType]
+        return PointSet(*selected)  # pyright: ignore[reportArgumentType]
 
     def permuted(self, order: Int[Tensor, "batch n"]) -> PointSet:
-        """The same points in another order, each batch element in its own."""
-        pick = [
+        """Reorder the points of each batch element."""
+        reordered = [
             None if v is None else in_order(v, order)
             for v in (self.x, self.y, self.mask, self.features)
         ]
-        return PointSet(*pick)  # pyright: ignore[reportArgumentType]
+        return PointSet(*reordered)  # pyright: ignore[reportArgumentType]
 
     def none(self, batch: int) -> PointSet:
-        """No points at all, with the same columns."""
+        """An empty set with the same columns."""
         values = (self.x, self.y, None, self.features)
         empty = [None if v is None else v.new_zeros((batch, 0, *v.shape[2:])) for v in values]
         return PointSet(*empty)  # pyright: ignore[reportArgumentType]
 
     @staticmethod
     def stack(sets: Sequence[PointSet]) -> PointSet:
-        """One batch of several sets of different lengths.
-
-        The shorter ones are filled up and masked.
-        """
+        """Batch several sets, padding shorter ones and masking the padding."""
         if not sets:
-            raise ValueError("At least one set of points is needed to make a batch, got none.")
+            raise ValueError("No point sets to stack; at least one is needed.")
         for name in ("x", "y", "features"):
             sizes = {None if (v := getattr(s, name)) is None else v.shape[-1] for s in sets}
             if len(sizes) > 1:
                 raise ValueError(
-                    f"All sets of a batch must have the same number of columns in {name}, got "
+                    f"Point sets with different numbers of columns in {name} cannot be stacked: "
                     f"{sizes}."
                 )
         longest = max(s.n for s in sets)
 
-        def fill(value: Tensor) -> Tensor:
-            space = value.new_zeros((value.shape[0], longest - value.shape[1], *value.shape[2:]))
-            return torch.cat([value, space], 1)
+        def pad(value: Tensor) -> Tensor:
+            zeros = value.new_zeros((value.shape[0], longest - value.shape[1], *value.shape[2:]))
+            return torch.cat([value, zeros], 1)
 
         def join(name: str) -> Tensor | None:
             values = [getattr(s, name) for s in sets]
-            return None if values[0] is None else torch.cat([fill(v) for v in values])
+            return None if values[0] is None else torch.cat([pad(v) for v in values])
 
         masks = [
             torch.ones(s.x.shape[:2], dtype=torch.bool, device=s.x.device)
@@ -146,12 +131,12 @@ class PointSet:
             else s.mask
             for s in sets
         ]
-        mask = torch.cat([fill(m) for m in masks])
-        return PointSet(torch.cat([fill(s.x) for s in sets]), join("y"), mask, join("features"))
+        mask = torch.cat([pad(m) for m in masks])
+        return PointSet(torch.cat([pad(s.x) for s in sets]), join("y"), mask, join("features"))
 
 
 def in_order(values: Shaped[Tensor, "batch n *d"], order: Int[Tensor, "batch n"]) -> Tensor:
-    """Rows in another order. (`take_along_dim` would fix their number in an exported graph.)"""
+    """Reorder rows. (`take_along_dim` would fix their number in an exported graph.)"""
     if values.ndim == 2:
         return values.gather(1, order)
     return values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
@@ -159,7 +144,7 @@ def in_order(values: Shaped[Tensor, "batch n *d"], order: Int[Tensor, "batch n"]
 
 @dataclass(frozen=True, eq=False)
 class TokenSet:
-    """Tokens `z` at locations `x`, between two parts of a model."""
+    """Tokens `z` at locations `x`, as passed between the parts of a model."""
 
     x: Float[Tensor, "batch n dx"]
     z: Float[Tensor, "batch n dz"]
@@ -167,18 +152,18 @@ class TokenSet:
 
     @staticmethod
     def union(sets: Sequence[TokenSet]) -> TokenSet:
-        """All tokens of several sources as one set."""
+        """The tokens of several sources as one set."""
         if not sets:
-            raise ValueError("At least one set of tokens is needed to join them, got none.")
+            raise ValueError("No token sets to join; at least one is needed.")
         if len(sets) == 1:
             return sets[0]
         mask = None
         if any(s.mask is not None for s in sets):
-            every = [
+            masks = [
                 s.x.new_ones(s.x.shape[:2], dtype=torch.bool) if s.mask is None else s.mask
                 for s in sets
             ]
-            mask = torch.cat(every, 1)
+            mask = torch.cat(masks, 1)
         return TokenSet(torch.cat([s.x for s in sets], 1), torch.cat([s.z for s in sets], 1), mask)
 
 
@@ -192,20 +177,16 @@ class Task:
     def __post_init__(self) -> None:
         for name, points in self.context.items():
             if points.y is None:
-                raise ValueError(
-                    f"A context source must have outputs y, but source {name!r} has none."
-                )
+                raise ValueError(f"Source {name!r} has no values y, which a context needs.")
             if points.batch != self.target.batch:
                 raise ValueError(
-                    "All sources and the target must have the same batch size, but source "
-                    f"{name!r} has "
-                    f"{points.batch} and the target {self.target.batch}."
+                    f"Source {name!r} has batch size {points.batch}, but the target has "
+                    f"{self.target.batch}."
                 )
             if points.x.shape[-1] != self.target.x.shape[-1]:
                 raise ValueError(
-                    "All sources and the target must have the same coordinates, but source "
-                    f"{name!r} has "
-                    f"{points.x.shape[-1]} and the target {self.target.x.shape[-1]}."
+                    f"Source {name!r} has {points.x.shape[-1]} coordinates, but the target has "
+                    f"{self.target.x.shape[-1]}."
                 )
 
     def to(
@@ -220,9 +201,9 @@ class Task:
 
     @staticmethod
     def stack(tasks: Sequence[Task]) -> Task:
-        """One batch of several tasks. A source that some of them lack is empty there."""
+        """Batch several tasks. Sources that a task lacks are empty there."""
         if not tasks:
-            raise ValueError("At least one task is needed to make a batch, got none.")
+            raise ValueError("No tasks to stack; at least one is needed.")
         sources: dict[str, PointSet] = {
             name: s for task in tasks for name, s in task.context.items()
         }

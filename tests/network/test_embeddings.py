@@ -1,4 +1,4 @@
-"""Embeddings against formulas written another way, and what they must and must not tell apart."""
+"""Embeddings against independent formulas, and what they must and must not distinguish."""
 
 import math
 
@@ -100,7 +100,7 @@ def test_fourier_features_have_gradients() -> None:
 
 @pytest.mark.parametrize("per_column", [0, 1, 3, -2])
 def test_fourier_features_come_in_pairs(per_column: int) -> None:
-    message = f"come in pairs of sine and cosine, got {per_column} per coordinate"
+    message = f"per_column={per_column}: Fourier features come in pairs of sine and cosine"
     with pytest.raises(ValueError, match=message):
         FourierEmbedding(1, per_column=per_column, shortest=1.0, longest=2.0)
 
@@ -109,7 +109,7 @@ def test_fourier_features_come_in_pairs(per_column: int) -> None:
     ("shortest", "longest"), [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0)]
 )
 def test_wavelengths_are_positive_and_increase(shortest: float, longest: float) -> None:
-    message = f"must be positive and increasing, got {shortest} to {longest}"
+    message = f"Wavelengths from {shortest} to {longest} are not positive and increasing"
     with pytest.raises(ValueError, match=message):
         FourierEmbedding(1, per_column=4, shortest=shortest, longest=longest)
 
@@ -185,7 +185,7 @@ def embedded(*x: tuple[float, float], degrees: int = 6) -> torch.Tensor:
     return SphericalHarmonics(degrees)(torch.tensor(x, dtype=torch.float64))
 
 
-def test_north_and_south_are_told_apart() -> None:
+def test_north_and_south_differ() -> None:
     """Defect 14."""
     for lat in (1.0, 30.0, 60.0, 90.0):
         north, south = embedded((lat, 40.0), (-lat, 40.0))
@@ -220,7 +220,7 @@ def test_harmonics_have_finite_gradients_at_the_poles() -> None:
 
 @pytest.mark.parametrize("degrees", [0, -1])
 def test_at_least_one_degree_is_needed(degrees: int) -> None:
-    with pytest.raises(ValueError, match=f"need at least one degree, got {degrees}"):
+    with pytest.raises(ValueError, match=f"degrees={degrees}: must be at least 1"):
         SphericalHarmonics(degrees)
 
 
@@ -238,7 +238,7 @@ GLOBE = Grid(
 
 @SETTINGS
 @given(st.tuples(*[st.integers(-7, 7)] * 2), st.tuples(st.integers(0, 7), st.integers(-40, 40)))
-def test_points_moved_by_whole_cells_look_the_same(
+def test_points_shifted_by_whole_cells_look_the_same(
     inside: tuple[int, int], cell: tuple[int, int]
 ) -> None:
     """From the first cell to any other, and any number of times around the seam."""
@@ -246,8 +246,8 @@ def test_points_moved_by_whole_cells_look_the_same(
     step = torch.tensor([22.5, 22.5], dtype=torch.float64)
     node = torch.tensor([-78.75, -180.0], dtype=torch.float64)
     x = node + step * torch.tensor(inside) / 16
-    moved = x + step * torch.tensor(cell)
-    torch.testing.assert_close(embed(moved), embed(x), atol=1e-12, rtol=0)
+    shifted = x + step * torch.tensor(cell)
+    torch.testing.assert_close(embed(shifted), embed(x), atol=1e-12, rtol=0)
 
 
 def test_the_same_place_looks_the_same_from_both_sides_of_the_seam() -> None:

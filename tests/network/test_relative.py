@@ -16,6 +16,7 @@ from gridtnp.config import (
     Swin,
     ViT,
 )
+from gridtnp.network.grid_decoders import AttentionGridDecoder
 from gridtnp.network.grid_processors import WindowBias
 
 
@@ -61,15 +62,15 @@ def task(n: int = 40) -> Task:
 
 @torch.no_grad()
 def test_the_same_everywhere_on_a_torus() -> None:
-    """Moved by a whole window, the answer stays: tokens know no absolute place."""
+    """Shifted by one window, predictions stay the same: there are no absolute positions."""
     model, before = built(config(periodic=True)), task()
 
-    def moved(points: PointSet) -> PointSet:
+    def shifted(points: PointSet) -> PointSet:
         return PointSet((points.x + 1 + torch.tensor([1.0, 0.0])) % 2 - 1, points.y)
 
-    after = Task({"observations": moved(before.context["observations"])}, moved(before.target))
+    after = Task({"observations": shifted(before.context["observations"])}, shifted(before.target))
     torch.testing.assert_close(model(after).mean, model(before).mean)
-    # An absolute model's answer changes.
+    # Those of an absolute model change.
     absolute = config(periodic=True)
     a = absolute.architecture.model_copy(update={"positions": "absolute"})
     other = built(absolute.model_copy(update={"architecture": a}))
@@ -92,12 +93,12 @@ def test_trained_weights_work_on_a_larger_grid() -> None:
 
 
 @torch.no_grad()
-def test_neighbours_are_told_apart_by_their_places() -> None:
+def test_neighbours_are_distinguished_by_their_positions() -> None:
     model, before = built(config()), task()
-    answer = model(before).mean
-    for places in model.decoder.places:
-        places.keys.zero_()
-    assert (model(before).mean - answer).abs().max() > 1e-3
+    mean = model(before).mean
+    for neighbour_keys in model.decoder.places:
+        neighbour_keys.keys.zero_()
+    assert (model(before).mean - mean).abs().max() > 1e-3
 
 
 def test_window_bias_is_one_number_per_offset() -> None:
@@ -141,19 +142,24 @@ def test_bad_input() -> None:
         a = dict(base.architecture) | update
         ModelConfig.model_validate(dict(base) | {"architecture": GriddedConfig(**a)})
 
-    with pytest.raises(ValueError, match="need attention among neighbours"):
+    with pytest.raises(ValueError, match="Full attention has no relative positions; use a Swin"):
         changed(processor=ViT())
-    with pytest.raises(ValueError, match="need attention among neighbours"):
+    with pytest.raises(ValueError, match="Full attention has no relative positions; use a Swin"):
         changed(decoder=Full())
+    grids = (base.architecture.grid,)
+    with pytest.raises(ValueError, match="no relative positions; use a neighbour decoder"):
+        AttentionGridDecoder(grids, dim=8, heads=2, width=None, positions="relative")
     waves = Fourier(of=("x1", "x2"), per_column=4, shortest=0.1, longest=1.0)
-    with pytest.raises(ValueError, match=r"embedded by Cell.*got fourier of \('x1', 'x2'\)"):
+    with pytest.raises(ValueError, match=r"fourier embedding of \('x1', 'x2'\) has absolute pos"):
         ModelConfig.model_validate(dict(base) | {"tokens": Embedded(embedding=(waves,))})
-    with pytest.raises(ValueError, match="has none"):
+    with pytest.raises(ValueError, match="The model has no grid, which relative positions need"):
         preset("gp/cnp").relative()
-    with pytest.raises(ValueError, match="Only a gridded model with relative positions"):
+    with pytest.raises(ValueError, match="The model has no relative positions, which another"):
         preset("gp/swin-tnp-pt-64x64").on(base.architecture.grid)
     other = Grid(tuple(Axis.cells(n, -1.0, 1.0, 16) for n in ("x1", "x2")))
-    with pytest.raises(ValueError, match=r"with spacings \[0.25, 0.25\], got"):
+    with pytest.raises(
+        ValueError, match=r"\[0.125, 0.125\], but the model needs .* \[0.25, 0.25\]"
+    ):
         base.on(other)
     extra = (Cell(of=("x1", "x2")), Raw(of=("height",)))
     fine = dict(base) | {"features": ("height",), "tokens": Embedded(embedding=extra)}

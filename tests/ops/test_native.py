@@ -1,7 +1,4 @@
-"""The C back-end:
-
-Built once, told apart from what it cannot do, and the same on any number of threads.
-"""
+"""The C back-end: where it runs, and that its results do not depend on the number of threads."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +22,7 @@ def arguments() -> tuple[torch.Tensor, ...]:
     return query, key, value, torch.randint(0, 30, (2, 30, 5))
 
 
-def test_it_is_chosen_where_it_can_run_and_left_out_where_not() -> None:
+def test_it_runs_in_single_precision_only() -> None:
     query, key, value, index = arguments()
     if isinstance(native.library(), str):
         pytest.skip(str(native.library()))

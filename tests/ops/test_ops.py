@@ -1,8 +1,8 @@
 """Every back-end of every op against the loops that define it, forward and backward.
 
 The tests run over the table `gridtnp.ops.BACKENDS`: a new back-end is tested by being listed there,
-a new op needs a way to make arguments and a plain formula in `MAKE` and `PLAIN` below. What is done
-row by row has tests of its own, `test_rows.py`.
+a new op needs a way to make arguments and a plain formula in `MAKE` and `PLAIN` below. `rowwise` is
+tested in `test_rows.py`.
 """
 
 import itertools
@@ -185,22 +185,22 @@ def plain_neighbour_attention(
     valid: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """All pairs, of which the chosen ones are picked: no sum over queries but in the products."""
+    """The logits of all pairs, then a gather: no sum over queries but in the products."""
     valid = torch.ones_like(index, dtype=torch.bool) if valid is None else valid
-    pick = index.unsqueeze(2).expand(-1, -1, query.shape[2], -1)
+    per_head = index.unsqueeze(2).expand(-1, -1, query.shape[2], -1)
     every = torch.einsum("bnhd,bmhd->bnhm", query, key) / query.shape[-1] ** 0.5
-    logits = every.gather(-1, pick)
+    logits = every.gather(-1, per_head)
     logits = logits if bias is None else logits + bias.transpose(-1, -2)
     logits = logits.masked_fill(~valid.unsqueeze(2), torch.finfo(logits.dtype).min)
     weight = torch.softmax(logits, -1) * valid.unsqueeze(2)
-    dense = torch.zeros_like(every).scatter_add(-1, pick, weight)
+    dense = torch.zeros_like(every).scatter_add(-1, per_head, weight)
     return torch.einsum("bnhm,bmhd->bnhd", dense, value)
 
 
 def window_of(size: int, window: int, shift: int, periodic: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For every place of an axis the number of its window, and its rank in a whole window.
+    """For each position on an axis, the number of its window and its rank in a full window.
 
-    Laid out as pieces: a cut one of `shift`, whole ones, and the rest; or whole ones turned round.
+    The axis is a partial window of `shift` points, full ones, and the rest; or full ones, rolled.
     """
     rank = np.roll(np.tile(np.arange(window), size // window), shift)
     if periodic:
@@ -210,10 +210,10 @@ def window_of(size: int, window: int, shift: int, periodic: bool) -> tuple[np.nd
     return np.repeat(np.arange(len(pieces)), pieces), rank
 
 
-def together(
+def same_window(
     grid: Sequence[int], window: Sequence[int], shift: Sequence[int], periodic: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which pairs of flat places share a window, and the rank of every place in its window."""
+    """Which pairs of flat positions share a window, and the rank of each in its window."""
     same, ranks = np.ones((1, 1), dtype=bool), np.zeros(1, dtype=int)
     for size, w, s, wraps in zip(grid, window, shift, periodic, strict=True):
         number, rank = window_of(size, w, s, wraps)
@@ -231,7 +231,7 @@ def plain_window_attention(
     periodic: Sequence[bool],
     bias: Tensor | None,
 ) -> Tensor:
-    same, rank = together(query.shape[1:-2], window, shift, periodic)
+    same, rank = same_window(query.shape[1:-2], window, shift, periodic)
     q, k, v = (t.flatten(1, -3) for t in (query, key, value))
     logits = torch.einsum("bnhd,bmhd->bhnm", q, k) / query.shape[-1] ** 0.5
     if bias is not None:
@@ -274,7 +274,7 @@ def on(arguments: Arguments, dtype: torch.dtype, device: str) -> Arguments:
 
 
 RESULTS = ("result", "logarithm of the sum")
-"""What an op returns, in its order; most of them return one thing."""
+"""The results of an op, in order; most have only the first."""
 
 
 def evaluate(
@@ -304,7 +304,7 @@ def evaluate(
 
 
 def backend_run(op: str, backend: str) -> Callable[..., Any]:
-    """The op through its public door."""
+    """The public function of an op with this back-end."""
     return lambda *arguments: getattr(ops, op)(*arguments, backend=backend)
 
 
@@ -578,13 +578,13 @@ def test_heads_may_have_any_size(
 
 
 def layouts(t: Tensor) -> dict[str, Tensor]:
-    """Laid out in memory as models do: parts of a projection, turned, repeated."""
-    beside = torch.full_like(t, torch.nan if t.is_floating_point() else 0)
-    wide = torch.cat([beside, t, beside], -1)
+    """Memory layouts that occur in models: views of a projection, transposed, expanded."""
+    filler = torch.full_like(t, torch.nan if t.is_floating_point() else 0)
+    wide = torch.cat([filler, t, filler], -1)
     heads = min(2, t.ndim)
     return {
         "columns of something wider": wide[..., t.shape[-1] : 2 * t.shape[-1]],
-        "heads of something wider": torch.stack([beside, t, beside], -1 - heads).select(
+        "heads of something wider": torch.stack([filler, t, filler], -1 - heads).select(
             -1 - heads, 1
         ),
         "first and last axes exchanged": t.transpose(0, -1).contiguous().transpose(0, -1),
@@ -602,7 +602,7 @@ def layouts(t: Tensor) -> dict[str, Tensor]:
 def test_the_layout_in_memory_does_not_matter(
     op: str, backend: str, layout: str, who: str, dtype: torch.dtype, device: str
 ) -> None:
-    """Neither that of the arguments nor that of the gradient which comes back."""
+    """Neither that of the arguments nor that of the incoming gradient."""
     arguments = on(make(op, batch=2, **MORE[op]), dtype, device)
     if refuses(op, backend, arguments, dtype, device):
         return
@@ -653,10 +653,10 @@ MIXED = [
 def test_one_argument_in_another_precision_is_used_right_or_refused(
     op: str, backend: str, name: str
 ) -> None:
-    """Never read as what it is not; an error of PyTorch's is good enough.
+    """Memory is never reinterpreted; an error from PyTorch is good enough.
 
-    Double precision among single, not half: a back-end that takes one for the other then reads
-    wrong numbers, but none beyond the end.
+    Double precision among single, not half: misread, it gives wrong numbers, but nothing is read
+    out of bounds.
     """
     arguments = on(make(op, batch=2, **MORE[op]), torch.float32, "cpu")
     arguments = {n: v.detach() if isinstance(v, Tensor) else v for n, v in arguments.items()}
@@ -754,11 +754,11 @@ def test_cell_attention_by_hand(backend: str) -> None:
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("cuts", [(0,), (4,), (12,), (1, 1, 7)], ids=str)
 def test_points_may_come_in_pieces(backend: str, dtype: torch.dtype, cuts: tuple[int, ...]) -> None:
-    """What comes out goes in again with the next piece: all points at once give the same."""
+    """The results of one piece are inputs of the next; all points at once give the same."""
     arguments = make("cell_attention", batch=2, n=12, cells=4, k=3, valid=0.7, own_shared=True)
     if refuses("cell_attention", backend, arguments, dtype, "cpu"):
         return
-    whole = backend_run("cell_attention", backend)
+    run = backend_run("cell_attention", backend)
 
     def pieces(
         query: Tensor,
@@ -771,7 +771,7 @@ def test_points_may_come_in_pieces(backend: str, dtype: torch.dtype, cuts: tuple
     ) -> tuple[Tensor, Tensor]:
         for start, stop in itertools.pairwise((0, *cuts, 12)):
             part = slice(start, stop)
-            own_value, own_logit = whole(
+            own_value, own_logit = run(
                 query,
                 key[:, part],
                 value[:, part],
@@ -783,7 +783,7 @@ def test_points_may_come_in_pieces(backend: str, dtype: torch.dtype, cuts: tuple
         return own_value, own_logit
 
     got = evaluate(pieces, arguments, dtype)
-    expected = evaluate(whole, arguments, dtype)
+    expected = evaluate(run, arguments, dtype)
     agree(got, {name: v.double() for name, v in expected.items()}, PRECISIONS[dtype])
 
 
@@ -944,7 +944,7 @@ def crowd(op: str) -> Arguments:
 def test_gradients_at_a_crowded_place_keep_to_the_tolerance_rule(
     op: str, backend: str, dtype: torch.dtype, device: str
 ) -> None:
-    """What many points send back to one cell is summed without losing members as well."""
+    """The gradients of many points at one cell are summed without losing members, too."""
     within_twice_plain(op, backend, crowd(op), dtype, device, PLAIN[op])
 
 
@@ -1017,7 +1017,7 @@ def test_reach_is_what_set_logic_says(
     """Defect 5: sides of all lengths."""
     grid, window, shifts = (4, 6, 4), (2, 3, 4), ((0, 0, 0), (1, 1, 2))
     got = reach(backend, grid, window, shifts, periodic, token)
-    first, second = (together(grid, window, shift, periodic)[0] for shift in shifts)
+    first, second = (same_window(grid, window, shift, periodic)[0] for shift in shifts)
     expected = (first.astype(int) @ second.astype(int) > 0)[np.ravel_multi_index(token, grid)]
     np.testing.assert_array_equal(got.ravel(), expected)
 
@@ -1042,8 +1042,8 @@ def test_windows_that_do_not_divide_are_refused(
 
     z = torch.zeros(1, *grid, HEADS, DH)
     message = (
-        rf"Windows {listed(window)} must divide the grid {listed(grid)}, and shifts be smaller "
-        rf"than the window, got shift {listed(shift)}"
+        rf"Windows {listed(window)} with shifts {listed(shift)} do not fit the grid "
+        rf"{listed(grid)}; windows must divide it and shifts be smaller"
     )
     for backend in (None, *(b.name for b in BACKENDS["window_attention"])):
         with pytest.raises(ValueError, match=message):

@@ -1,1 +1,1 @@
-"""The paper: tokens, grid encoders, processors and decoders, and the networks built from them."""
+"""The paper's networks: token encoders, grid encoders, processors, decoders and likelihoods."""

@@ -1,7 +1,4 @@
-"""From a configuration to a model: all the wiring on one page.
-
-Names are mapped to classes here and nowhere else.
-"""
+"""Build a model from its configuration: the only place that maps names to classes."""
 
 from __future__ import annotations
 
@@ -62,9 +59,7 @@ from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueToke
 
 
 def build_model(config: ModelConfig) -> NeuralProcess:
-    """The model that a configuration describes, with fresh weights from torch's random
-    generator.
-    """
+    """The model that a configuration describes, initialised from torch's global random state."""
     signature = Signature(config.coordinates, config.features, dict(config.sources), config.dim_y)
     a, dim, heads = config.architecture, config.dim, config.heads
 
@@ -132,7 +127,7 @@ def _tokens(config: ModelConfig) -> TokenEncoder:
 def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusion:
     def encoder() -> GridEncoder:
         e = a.grid_encoder
-        everywhere = a.grid.names if a.positions == "relative" else ()
+        every_axis = a.grid.names if a.positions == "relative" else ()
         if isinstance(e, PseudoToken):
             width = _width(a.grid, e.neighbours)
             return PseudoTokenGridEncoder(
@@ -140,10 +135,10 @@ def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusi
                 dim=config.dim,
                 heads=config.heads,
                 width=width,
-                shared=everywhere or e.shared,
+                shared=every_axis or e.shared,
             )
         if isinstance(e, Mean):
-            return MeanGridEncoder(a.grid, dim=config.dim, shared=everywhere or e.shared)
+            return MeanGridEncoder(a.grid, dim=config.dim, shared=every_axis or e.shared)
         width = None if e.neighbours is None else _width(a.grid, e.neighbours)
         return KernelGridEncoder(a.grid, length_scale=e.length_scale, width=width)
 
@@ -152,12 +147,8 @@ def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusi
         return FuseTokens(
             encoder(), mlp(tokens.dim, config.dim, dim=config.dim) if values else None
         )
-    side_by_side = tokens.dim * len(config.sources)
-    mix = (
-        mlp(side_by_side, config.dim, dim=config.dim)
-        if values
-        else nn.Linear(side_by_side, config.dim)
-    )
+    dim_in = tokens.dim * len(config.sources)
+    mix = mlp(dim_in, config.dim, dim=config.dim) if values else nn.Linear(dim_in, config.dim)
     return FuseGrids({name: encoder() for name in config.sources}, mix)
 
 
@@ -195,8 +186,8 @@ def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:
 
 def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -> GridDecoder:
     d = a.decoder
-    near = None if isinstance(d, Full) else d.neighbours
-    width = None if near is None else _width(a.grid, near)
+    neighbours = None if isinstance(d, Full) else d.neighbours
+    width = None if neighbours is None else _width(a.grid, neighbours)
     if isinstance(d, Kernel):
         return KernelGridDecoder(processor.grids, length_scale=d.length_scale, width=width)
     return AttentionGridDecoder(
@@ -205,8 +196,7 @@ def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -
 
 
 def _width(grid: Grid, neighbours: Neighbours) -> tuple[int, ...]:
-    return (
-        grid.width(neighbours)
-        if isinstance(neighbours, int)
-        else grid.per_axis(neighbours, "neighbours")
-    )
+    """Neighbours per axis."""
+    if isinstance(neighbours, int):
+        return grid.width(neighbours)
+    return grid.per_axis(neighbours, "neighbours")

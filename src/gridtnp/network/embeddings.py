@@ -1,9 +1,8 @@
-"""Coordinates to features a network can tell apart. Nothing here is learned but one linear map at
-the end.
+"""Input embeddings: fixed features of coordinates (appendix E), mixed by one learned linear map.
 
-An `Embedding` turns some columns of a point's coordinates into features; `InputEmbedding` applies
-several, each to its own columns, and mixes them to one vector per point. All sources and the
-targets share it.
+An `Embedding` maps some input columns to features. `InputEmbedding` applies several of them, each
+to its own columns, and mixes their features into one vector per point. It is shared by all sources
+and the targets.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gridtnp.ops.rows import Linear
 
 
 class Embedding(nn.Module, ABC):
-    """A fixed map of columns to `features` numbers per point."""
+    """A fixed map from input columns to `features` features."""
 
     features: int
 
@@ -30,7 +29,7 @@ class Embedding(nn.Module, ABC):
 
 
 class RawEmbedding(Embedding):
-    """The numbers as they are: for covariates that come normalised."""
+    """The identity, for covariates that are already normalised."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -41,21 +40,17 @@ class RawEmbedding(Embedding):
 
 
 class FourierEmbedding(Embedding):
-    """Per column, sines and cosines at log-spaced wavelengths (appendix E).
-
-    Of space or of time alike.
-    """
+    """Sines and cosines of each column at log-spaced wavelengths (appendix E)."""
 
     def __init__(self, columns: int, *, per_column: int, shortest: float, longest: float) -> None:
         super().__init__()
         if per_column < 2 or per_column % 2:
             raise ValueError(
-                f"Fourier features come in pairs of sine and cosine, got {per_column} per "
-                "coordinate."
+                f"per_column={per_column}: Fourier features come in pairs of sine and cosine."
             )
         if not 0 < shortest < longest:
             raise ValueError(
-                f"Wavelengths must be positive and increasing, got {shortest} to {longest}."
+                f"Wavelengths from {shortest} to {longest} are not positive and increasing."
             )
         self.features = columns * per_column
         log = torch.linspace(
@@ -74,29 +69,29 @@ class FourierEmbedding(Embedding):
 
 
 class SphericalHarmonics(Embedding):
-    """Real orthonormal spherical harmonics of (latitude, longitude) in degrees, `degrees`² of them.
+    """Real orthonormal spherical harmonics of (latitude, longitude) in degrees (appendix E).
 
-    Columns go through degree l = 0, 1, … and order m = -l … l. Legendre functions come from the
-    stable three-term recurrence in the degree, so any number of degrees works.
+    There are `degrees`² features, ordered by degree l = 0, 1, … and order m = -l … l. The Legendre
+    functions use the three-term recurrence in the degree, which is stable for any degree.
     """
 
     def __init__(self, degrees: int) -> None:
         super().__init__()
         if degrees < 1:
-            raise ValueError(f"Spherical harmonics need at least one degree, got {degrees}.")
+            raise ValueError(f"degrees={degrees}: must be at least 1.")
         self.degrees = degrees
         self.features = degrees**2
 
     def forward(self, x: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n f"]:
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         lat, lon = torch.deg2rad(x).unbind(-1)
-        # The polar angle is counted from the north pole.
+        # The polar angle is the colatitude.
         cos_polar, sin_polar = lat.sin(), lat.cos()
         order = torch.arange(1, self.degrees, dtype=x.dtype, device=x.device)
         turns = lon * order.view(-1, *[1] * lon.ndim)
         sines, cosines = math.sqrt(2) * turns.sin(), math.sqrt(2) * turns.cos()
-        # Rows are orders m = 0 … degree: all of them go up one degree at once.
-        before = lat.new_zeros((0, *lat.shape))
+        # Row m is order m; each step raises the degree of all orders by one.
+        previous = lat.new_zeros((0, *lat.shape))
         legendre = torch.full_like(lat, math.sqrt(1 / (4 * math.pi))).unsqueeze(0)
         columns = [legendre]
         for degree in range(1, self.degrees):
@@ -105,15 +100,15 @@ class SphericalHarmonics(Embedding):
             last = legendre[-1:] * sin_polar * math.sqrt((2 * degree + 1) / (2 * degree))
             inner = up * cos_polar * legendre
             if degree > 1:
-                inner = torch.cat([inner[:-1] - up[:-1] * down * before, inner[-1:]])
-            before, legendre = legendre, torch.cat([inner, last])
+                inner = torch.cat([inner[:-1] - up[:-1] * down * previous, inner[-1:]])
+            previous, legendre = legendre, torch.cat([inner, last])
             sine, cosine = sines[:degree], cosines[:degree]
             columns += [(legendre[1:] * sine).flip(0), legendre[:1], legendre[1:] * cosine]
         return torch.cat(columns).movedim(0, -1)
 
     @staticmethod
     def _recurrence(degree: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Coefficients of the two lower degrees, for the orders that have them."""
+        """Coefficients of the two lower degrees, for the orders that exist there."""
         up = [math.sqrt((4 * degree**2 - 1) / (degree**2 - m**2)) for m in range(degree)]
         down = [
             math.sqrt(((degree - 1) ** 2 - m**2) / (4 * (degree - 1) ** 2 - 1))
@@ -123,11 +118,9 @@ class SphericalHarmonics(Embedding):
 
 
 class CellEmbedding(Embedding):
-    """Where a point lies inside its grid cell, axis by axis, as Fourier features; the same in every
-    cell.
+    """Fourier features of a point's position within its grid cell, along the given axes.
 
-    Models whose inputs are relative in this way and whose pseudo-tokens are shared treat all places
-    alike.
+    With these inputs and shared pseudo-tokens, a model treats all cells alike.
     """
 
     def __init__(self, grid: Grid, axes: Sequence[str], *, per_column: int) -> None:
@@ -141,7 +134,7 @@ class CellEmbedding(Embedding):
 
 
 class InputEmbedding(nn.Module):
-    """Several embeddings, each of its own columns, side by side and mixed by one linear map."""
+    """Several embeddings, each of its own columns, concatenated and mixed by one linear map."""
 
     def __init__(self, parts: Sequence[tuple[Sequence[int], Embedding]], dim: int) -> None:
         super().__init__()
@@ -152,19 +145,17 @@ class InputEmbedding(nn.Module):
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n dz"]:
         return self.mix(self.features(x))
 
-    def into(self, linear: nn.Linear) -> Linear:
-        """What `linear` makes of (embedding, values), from (features, values): two linear maps in a
-        row are one.
-        """
+    def fused_with(self, linear: nn.Linear) -> Linear:
+        """`linear` on (embedding, values) as one linear map on (features, values)."""
         dim = self.mix.out_features
-        place, values = linear.weight[:, :dim], linear.weight[:, dim:]
-        weight = torch.cat([place @ self.mix.weight, values], 1)
-        return Linear(weight, torch.addmv(linear.bias, place, self.mix.bias))
+        embedding, values = linear.weight[:, :dim], linear.weight[:, dim:]
+        weight = torch.cat([embedding @ self.mix.weight, values], 1)
+        return Linear(weight, torch.addmv(linear.bias, embedding, self.mix.bias))
 
     def features(self, x: Float[Tensor, "*n d"], *values: Tensor) -> Float[Tensor, "*n f"]:
-        """What is mixed, and values beside it."""
+        """The features before mixing, with `values` appended."""
         pairs = zip(self.columns, self.parts, strict=True)
         features = [part(x[..., list(columns)]) for columns, part in pairs]
-        # One feature after the other in memory: that is how they are made.
+        # The embeddings return feature-major memory; joining along it avoids a transposed copy.
         joined = torch.cat([f.movedim(-1, 0) for f in (*features, *values)])
         return joined.movedim(0, -1).to(self.mix.weight.dtype)

@@ -1,7 +1,4 @@
-"""Several sources on one grid (section 4.4):
-
-Fuse their tokens before encoding, or their grids after it.
-"""
+"""Fusion of several sources on one grid: of their tokens or of their grids (section 4.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,10 @@ from gridtnp.task import TokenSet
 
 
 class Fusion(nn.Module, ABC):
-    """One grid from the tokens of all sources, each given in pieces, if only in an empty one."""
+    """Encodes the tokens of all sources onto one grid.
+
+    The tokens of each source come in one or more pieces, which may be empty.
+    """
 
     @abstractmethod
     def forward(
@@ -28,9 +28,9 @@ class Fusion(nn.Module, ABC):
 
 
 class FuseTokens(Fusion):
-    """The paper's "single": one grid encoder on the union of all tokens.
+    """The paper's "single" encoder: one grid encoder for the union of all tokens.
 
-    `mix` acts on every grid point.
+    `mix` is applied to each grid point.
     """
 
     def __init__(self, encoder: GridEncoder, mix: nn.Module | None = None) -> None:
@@ -43,7 +43,7 @@ class FuseTokens(Fusion):
 
 
 class FuseGrids(Fusion):
-    """The paper's "multi": a grid encoder per source; `mix` merges their grids point by point."""
+    """The paper's "multi" encoder: one grid encoder per source; `mix` merges their grids."""
 
     def __init__(self, encoders: Mapping[str, GridEncoder], mix: nn.Module) -> None:
         super().__init__()

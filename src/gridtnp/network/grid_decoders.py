@@ -1,7 +1,4 @@
-"""Grid decoders:
-
-From the grid after every layer to a token at every target (section 4.3, appendix C).
-"""
+"""Grid decoders: from the grids of all layers to target tokens (section 4.3, appendix C)."""
 
 from __future__ import annotations
 
@@ -24,22 +21,23 @@ from gridtnp.task import TokenSet
 
 
 class GridDecoder(nn.Module, ABC):
-    """Reads the processor's outputs; `grids` tells where each of them lives."""
+    """Reads the processor's outputs; `grids[l]` is the grid of the l-th."""
 
     grids: tuple[Grid, ...]
 
     @abstractmethod
     def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
-        """What is needed of every layer, computed once for any number of targets."""
+        """What `forward` needs of the layers, computed once for any number of targets."""
 
     @abstractmethod
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]: ...
 
 
 class AttentionGridDecoder(GridDecoder):
-    """Target tokens attend to the grid after every layer, each time by another block (eq. 6).
+    """Target tokens attend to the grid of each layer, with separate weights per layer (eq. 6).
 
-    They see the `width` grid points around them ("NN-CA"), or the whole grid (None; "no NN-CA").
+    They attend to the nearest `width` grid points per axis (the paper's NN-CA), or to the entire
+    grid if `width` is None.
     """
 
     def __init__(
@@ -59,14 +57,13 @@ class AttentionGridDecoder(GridDecoder):
         if positions == "relative":
             if self.width is None:
                 raise ValueError(
-                    "Relative positions need targets that read their neighbours, not the whole "
-                    "grid; use a neighbour decoder."
+                    "Full attention has no relative positions; use a neighbour decoder."
                 )
-            near = math.prod(self.width)
-            self.places.extend(NeighbourPlaces(near, heads, dim // heads) for _ in grids)
+            neighbours = math.prod(self.width)
+            self.places.extend(NeighbourKeys(neighbours, heads, dim // heads) for _ in grids)
 
     def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
-        """Keys and values."""
+        """Keys and values of each layer."""
         pairs = zip(self.blocks, layers, strict=True)
         return [cast(AttentionBlock, block).keys_values(u.flatten(1, -2)) for block, u in pairs]
 
@@ -74,13 +71,13 @@ class AttentionGridDecoder(GridDecoder):
         attend = {grid: self._attend(grid, targets.x) for grid in dict.fromkeys(self.grids)}
         z = targets.z
         for layer, (grid, keys_values) in enumerate(zip(self.grids, prepared, strict=True)):
-            look = attend[grid]
+            layer_attend = attend[grid]
             if self.places:
-                look = partial(self._look_at_places, layer, look)
-            z = self.blocks[layer](z, keys_values, look)
+                layer_attend = partial(self._attend_with_bias, layer, layer_attend)
+            z = self.blocks[layer](z, keys_values, layer_attend)
         return z
 
-    def _look_at_places(
+    def _attend_with_bias(
         self, layer: int, attend: Any, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         return attend(query, key, value, bias=self.places[layer](query))
@@ -92,10 +89,10 @@ class AttentionGridDecoder(GridDecoder):
         return partial(ops.neighbour_attention, index=index, valid=valid)
 
 
-class NeighbourPlaces(nn.Module):
-    """A learned key for the place of each neighbour around a target, the same everywhere.
+class NeighbourKeys(nn.Module):
+    """A learned key for each neighbour's position relative to the target, shared by all targets.
 
-    A target whose token tells where it is in its cell can thus weigh its neighbours by distance.
+    The target token encodes the position within its cell, so attention can depend on distance.
     """
 
     def __init__(self, neighbours: int, heads: int, dim: int) -> None:
@@ -107,10 +104,9 @@ class NeighbourPlaces(nn.Module):
 
 
 class KernelGridDecoder(GridDecoder):
-    """The last grid, weighted by a squared-exponential kernel of the distance to each target
-    (appendix A).
+    """Kernel interpolation of the last grid at the targets (appendix A).
 
-    Sums over the `width` grid points around the target, or over all of them (None).
+    It sums over the nearest `width` grid points per axis, or over all of them if `width` is None.
     """
 
     def __init__(
@@ -127,18 +123,17 @@ class KernelGridDecoder(GridDecoder):
         self.kernel = SEKernel(self.grid, length_scale)
 
     def prepare(self, layers: Sequence[Tensor]) -> list[Any]:
-        """The last layer."""
+        """The grid of the last layer."""
         return [layers[-1].flatten(1, -2)]
 
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
         (u,) = prepared
-        place = targets.x.unsqueeze(2)
+        x = targets.x.unsqueeze(2)
         if self.width is None:
             nodes = self.grid.points(targets.x.device, targets.x.dtype).flatten(0, -2)
-            return torch.bmm(self.kernel(place, nodes).to(u.dtype), u)
+            return torch.bmm(self.kernel(x, nodes).to(u.dtype), u)
         index, valid = self.grid.neighbours(targets.x, self.width)
-        weight = (self.kernel(place, self.grid.points_at(index, targets.x.dtype)) * valid).to(
-            u.dtype
-        )
+        weight = self.kernel(x, self.grid.points_at(index, targets.x.dtype)) * valid
+        weight = weight.to(u.dtype)
         element = torch.arange(u.shape[0], device=u.device).view(-1, 1, 1)
         return torch.einsum("bnk,bnkd->bnd", weight, u[element, index])

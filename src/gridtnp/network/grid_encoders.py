@@ -1,7 +1,7 @@
-"""Grid encoders: from tokens anywhere to a token on every grid point (section 4.1, appendix B).
+"""Grid encoders: from tokens anywhere to one token per grid point (section 4.1, appendix B).
 
-Tokens come in pieces, so that a set of any size can be encoded in bounded memory; the grid does not
-depend on how they were cut.
+Tokens come in pieces, so that sets of any size are encoded in bounded memory. The result does not
+depend on how they are split.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gridtnp.task import TokenSet
 
 
 class GridEncoder(nn.Module, ABC):
-    """Moves a set of tokens, given in one or more pieces, onto `grid`."""
+    """Encodes a set of tokens, given in one or more pieces, onto `grid`."""
 
     grid: Grid
 
@@ -29,10 +29,9 @@ class GridEncoder(nn.Module, ABC):
 
 
 class PseudoTokens(nn.Module):
-    """Learned tokens of a grid: one per grid point, or one for all points along the axes in
-    `shared`.
+    """Learned initial tokens of a grid, shared along the axes in `shared`.
 
-    Sharing along every axis gives the single token of voxel set attention.
+    Sharing along all axes gives the single token of voxel-based set attention.
     """
 
     def __init__(self, grid: Grid, dim: int, *, shared: Sequence[str] = ()) -> None:
@@ -40,8 +39,8 @@ class PseudoTokens(nn.Module):
         unknown = set(shared) - set(grid.names)
         if unknown:
             raise ValueError(
-                f"Pseudo-tokens can be shared along the grid's axes {grid.names}, got "
-                f"{sorted(unknown)}."
+                f"Pseudo-tokens cannot be shared along {sorted(unknown)}; the grid's axes are "
+                f"{grid.names}."
             )
         self.cells = grid.shape
         sizes = [1 if axis.name in shared else axis.size for axis in grid.axes]
@@ -52,10 +51,10 @@ class PseudoTokens(nn.Module):
 
 
 class PseudoTokenGridEncoder(GridEncoder):
-    """Every pseudo-token attends to the points of its cell and to itself (eq. 5).
+    """Each pseudo-token attends to the tokens of its cell and to itself (eq. 5).
 
-    `width` cells per axis take in a point: 1 is its own cell only. Attending to itself defines
-    empty cells.
+    Each token belongs to the nearest `width` cells per axis. Attending to itself gives the
+    pseudo-token of an empty cell something to attend to.
     """
 
     def __init__(
@@ -70,17 +69,17 @@ class PseudoTokenGridEncoder(GridEncoder):
     def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
         pseudo_tokens = self.pseudo_tokens()
         query = self.block.queries(pseudo_tokens)
-        key, known = self.block.keys_values(pseudo_tokens)
+        key, attended = self.block.keys_values(pseudo_tokens)
         logit = (query * key).sum(-1) * query.shape[-1] ** -0.5
         for tokens in pieces:
             cell, valid = cells_of(tokens, self.grid, self.width)
             keys_values = self.block.keys_values(tokens.z)
-            known, logit = ops.cell_attention(query, *keys_values, logit, known, cell, valid)
-        return self.block.update(pseudo_tokens, known).unflatten(1, self.grid.shape)
+            attended, logit = ops.cell_attention(query, *keys_values, logit, attended, cell, valid)
+        return self.block.update(pseudo_tokens, attended).unflatten(1, self.grid.shape)
 
 
 class MeanGridEncoder(GridEncoder):
-    """A learned token per grid point plus the mean of the tokens in its cell ("Avg-GE")."""
+    """A learned token per grid point plus the mean of the tokens in its cell (Avg-GE)."""
 
     def __init__(self, grid: Grid, *, dim: int, shared: Sequence[str] = ()) -> None:
         super().__init__()
@@ -101,11 +100,10 @@ class MeanGridEncoder(GridEncoder):
 
 
 class KernelGridEncoder(GridEncoder):
-    """The sum of tokens weighted by a squared-exponential kernel of their distance (eq. 8;
-    "SetConv").
+    """Kernel interpolation of the tokens onto the grid (eq. 8; KI-GE, SetConv).
 
-    Sums over the `width` cells nearest to each point, or from every point to every grid point
-    (None).
+    Each token contributes to the nearest `width` grid points per axis, or to all of them if `width`
+    is None.
     """
 
     def __init__(
@@ -137,8 +135,8 @@ class KernelGridEncoder(GridEncoder):
 class SEKernel(nn.Module):
     """exp(-Σ d² / 2ℓ²) with a learned length-scale ℓ per component of the grid's distance.
 
-    The parameter is the logarithm of ℓ over its initial value, so that learning and weight decay
-    know no units.
+    The parameter is log(ℓ / initial ℓ), so that learning rate and weight decay do not depend on
+    units.
     """
 
     def __init__(self, grid: Grid, length_scale: float | Sequence[float]) -> None:
@@ -151,8 +149,8 @@ class SEKernel(nn.Module):
         )
         if len(initial) != len(names) or min(initial) <= 0:
             raise ValueError(
-                f"Length-scales must be positive, one for all or one for each of {names}, got "
-                f"{initial}."
+                f"Length-scales {initial} do not fit the distance components {names}; give one "
+                "positive number, or one per component."
             )
         self.grid = grid
         self.initial = tuple(initial)
@@ -160,7 +158,7 @@ class SEKernel(nn.Module):
 
     @property
     def length_scales(self) -> dict[str, float]:
-        """In the units of the grid's distance, for people."""
+        """The current length-scales, in the units of the grid's distance."""
         ratios = self.log_ratio.detach().double().exp().tolist()
         return {
             n: i * r for n, i, r in zip(self.grid.components, self.initial, ratios, strict=True)
@@ -177,6 +175,6 @@ class SEKernel(nn.Module):
 def cells_of(
     tokens: TokenSet, grid: Grid, width: Sequence[int]
 ) -> tuple[Int[Tensor, "batch n k"], Bool[Tensor, "batch n k"]]:
-    """The cells that take in each token, and which of these entries count."""
+    """The cells that each token belongs to, and which of these entries are valid."""
     cell, valid = grid.neighbours(tokens.x, width)
     return cell, valid if tokens.mask is None else valid & tokens.mask.unsqueeze(-1)

@@ -1,8 +1,7 @@
-"""Grid processors: transform the grid of tokens and hand back the grid after every layer (section
-4.2).
+"""Grid processors: transform the grid of tokens, returning the output of each layer (section 4.2).
 
-Layers may live on coarser grids than the input (patches, pooling, hierarchies): `grids` names the
-grid of each layer's output, and decoders read them in order.
+With patches, pooling or a hierarchy, layers live on coarser grids than the input: `grids` has the
+grid of each layer's output. Decoders read the outputs in order.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gridtnp.network.layers import AttentionBlock
 
 
 class GridProcessor(nn.Module, ABC):
-    """`grids[l]` is where the l-th output lives."""
+    """`grids[l]` is the grid of the l-th output."""
 
     grids: tuple[Grid, ...]
 
@@ -33,9 +32,7 @@ class GridProcessor(nn.Module, ABC):
 
 
 class ViTProcessor(GridProcessor):
-    """Every grid point attends to every other, `layers` times, after merging patches where asked
-    for.
-    """
+    """Full self-attention among all grid points, after merging patches if `patch` is given."""
 
     def __init__(
         self, grid: Grid, *, dim: int, heads: int, layers: int, patch: Sequence[int] | None = None
@@ -56,10 +53,7 @@ class ViTProcessor(GridProcessor):
 
 
 class WindowBias(nn.Module):
-    """A learned number per head and offset between two points of a window, for their logit.
-
-    It starts at zero: where a point lies in its window makes no difference yet.
-    """
+    """Relative position bias: a learned logit per head and offset within a window, initially 0."""
 
     def __init__(self, window: Sequence[int], heads: int) -> None:
         super().__init__()
@@ -78,10 +72,9 @@ class WindowBias(nn.Module):
 
 
 class SwinLayer(nn.Module):
-    """Attention inside windows, then inside shifted windows.
+    """Attention within windows, then within shifted windows.
 
-    By the same weights, or by two sets (`untied`). With relative positions, points of a window tell
-    their offsets from each other.
+    Both passes use the same weights unless `untied`. Relative positions add a `WindowBias`.
     """
 
     def __init__(
@@ -109,7 +102,7 @@ class SwinLayer(nn.Module):
 
 
 class SwinProcessor(GridProcessor):
-    """`layers` Swin layers on one grid: linear in the number of grid points."""
+    """`layers` Swin layers on one grid; the cost is linear in the number of grid points."""
 
     def __init__(
         self,
@@ -147,10 +140,10 @@ class SwinProcessor(GridProcessor):
 
 
 class HierarchicalSwinProcessor(GridProcessor):
-    """Swin layers down a pyramid of coarser grids and up again, with skips between equal grids.
+    """Swin layers on a pyramid of grids, down and up again, with skip connections.
 
-    `stages` counts the layers on each grid on the way down; the way up repeats all but the
-    coarsest. Each step merges patches of `merge` grid points per axis.
+    `stages` is the number of layers per level on the way down; the way up has as many on all but
+    the coarsest. Each level merges patches of `merge` grid points per axis.
     """
 
     def __init__(
@@ -171,10 +164,14 @@ class HierarchicalSwinProcessor(GridProcessor):
             pyramid.append(pyramid[-1].coarsen(merge))
 
         def stage(level: int) -> nn.ModuleList:
-            here = pyramid[level]
             return nn.ModuleList(
                 SwinLayer(
-                    here, dim=dim, heads=heads, window=window, shift=shift, positions=positions
+                    pyramid[level],
+                    dim=dim,
+                    heads=heads,
+                    window=window,
+                    shift=shift,
+                    positions=positions,
                 )
                 for _ in range(stages[level])
             )
@@ -190,16 +187,16 @@ class HierarchicalSwinProcessor(GridProcessor):
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
         outputs: list[Tensor] = []
-        before: list[Tensor] = []
+        skipped: list[Tensor] = []
         for level, stage in enumerate(self.down):
             if level > 0:
-                before.append(u)
+                skipped.append(u)
                 u = self.merges[level - 1](u)
             for layer in stage:  # pyright: ignore[reportGeneralTypeIssues]
                 u = layer(u)
                 outputs.append(u)
         for stage, split, skip in zip(self.up, self.splits, self.skips, strict=True):
-            u = skip(torch.cat([before.pop(), split(u)], -1))
+            u = skip(torch.cat([skipped.pop(), split(u)], -1))
             for layer in stage:  # pyright: ignore[reportGeneralTypeIssues]
                 u = layer(u)
                 outputs.append(u)
@@ -207,7 +204,7 @@ class HierarchicalSwinProcessor(GridProcessor):
 
 
 class CNNProcessor(GridProcessor):
-    """`layers` times ReLU and convolution, as in the paper's ConvCNP on Gaussian processes."""
+    """`layers` ReLUs, each followed by a convolution, as in the paper's ConvCNP for GPs."""
 
     def __init__(self, grid: Grid, *, dim: int, layers: int, kernel: int) -> None:
         super().__init__()
@@ -225,7 +222,7 @@ class CNNProcessor(GridProcessor):
 
 
 class UNetProcessor(GridProcessor):
-    """Convolutions down `depth` halvings of the grid and up again, with skip connections."""
+    """A U-Net with `depth` poolings: one convolution per level on the way down and up."""
 
     def __init__(self, grid: Grid, *, dim: int, depth: int, kernel: int) -> None:
         super().__init__()
@@ -241,22 +238,22 @@ class UNetProcessor(GridProcessor):
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
         outputs: list[Tensor] = []
-        before: list[Tensor] = []
+        skipped: list[Tensor] = []
         for level, convolution in enumerate(self.down):
             if level > 0:
-                before.append(u)
-                u = halve(u)
+                skipped.append(u)
+                u = max_pool(u)
             u = F.relu(convolution(u))
             outputs.append(u)
         for step, convolution in enumerate(self.up):
-            u = convolution(torch.cat([before.pop(), double(u, self.periodic)], -1))
+            u = convolution(torch.cat([skipped.pop(), upsample(u, self.periodic)], -1))
             u = F.relu(u) if step < len(self.up) - 1 else u
             outputs.append(u)
         return outputs
 
 
 class PatchMerge(nn.Module):
-    """A linear map of each patch of grid points to one token (patch encoding)."""
+    """Patch encoding: a linear map of each patch of grid points to one token."""
 
     def __init__(self, patch: Sequence[int], dim: int) -> None:
         super().__init__()
@@ -274,7 +271,7 @@ class PatchMerge(nn.Module):
 
 
 class PatchSplit(nn.Module):
-    """A linear map of each token to a patch of grid points."""
+    """The reverse of `PatchMerge`: a linear map of each token to a patch of grid points."""
 
     def __init__(self, patch: Sequence[int], dim: int) -> None:
         super().__init__()
@@ -293,41 +290,38 @@ class PatchSplit(nn.Module):
 
 
 class GridConvolution(nn.Module):
-    """A convolution of a grid in one to three dimensions that keeps its size:
+    """A convolution in one to three dimensions, padded to keep the grid's size.
 
-    Zeros beyond edges, or around.
+    The padding is circular on periodic axes and zero elsewhere.
     """
 
     def __init__(self, grid: Grid, dim_in: int, dim_out: int, kernel: int) -> None:
         super().__init__()
         if len(grid.axes) > 3:
             raise ValueError(
-                f"Convolutions work on grids of one to three axes, got {len(grid.axes)}; use Swin "
+                f"The grid has {len(grid.axes)} axes, but convolutions take one to three; use Swin "
                 "or ViT."
             )
         if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"A convolution kernel must have an odd size, got {kernel}.")
+            raise ValueError(f"kernel={kernel}: must be a positive odd number.")
         self.periodic = grid.periodic
         self.margin = kernel // 2
-        around = 0 if any(grid.periodic) else self.margin
+        padding = 0 if any(grid.periodic) else self.margin
         kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(grid.axes) - 1]
-        self.convolution = kind(dim_in, dim_out, kernel, padding=around)
+        self.convolution = kind(dim_in, dim_out, kernel, padding=padding)
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> Float[Tensor, "batch *grid dw"]:
         u = u.movedim(-1, 1)
         if any(self.periodic):
-            u = surround(u, self.periodic, self.margin)
+            u = pad(u, self.periodic, self.margin)
         return self.convolution(u).movedim(1, -1)
 
 
-def surround(u: Tensor, periodic: Sequence[bool], margin: int) -> Tensor:
-    """`(batch, channels, *grid)` with `margin` more grid points per side:
-
-    From across the seam, or zeros.
-    """
+def pad(u: Tensor, periodic: Sequence[bool], margin: int) -> Tensor:
+    """Pad `(batch, channels, *grid)` by `margin` per side, circularly on periodic axes."""
     for axis, wraps in enumerate(periodic, start=2):
         size = u.shape[axis]
-        if wraps:  # more than once around, if the margin is wider than the circle
+        if wraps:  # unlike F.pad, this allows a margin larger than the axis
             index = torch.arange(-margin, size + margin, device=u.device).remainder(size)
             u = u.index_select(axis, index)
         else:
@@ -335,17 +329,14 @@ def surround(u: Tensor, periodic: Sequence[bool], margin: int) -> Tensor:
     return u
 
 
-def halve(u: Tensor) -> Tensor:
-    """Maximum over patches of two grid points per axis."""
+def max_pool(u: Tensor) -> Tensor:
+    """Max-pooling of two grid points per axis."""
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[u.ndim - 3]
     return pool(u.movedim(-1, 1), 2).movedim(1, -1)
 
 
-def double(u: Tensor, periodic: Sequence[bool]) -> Tensor:
-    """Linear interpolation from patch centres to the grid points inside.
-
-    Across the seam of periodic axes.
-    """
+def upsample(u: Tensor, periodic: Sequence[bool]) -> Tensor:
+    """Linear upsampling by two, aligned to cell centres and circular on periodic axes."""
     mode = ("linear", "bilinear", "trilinear")[len(periodic) - 1]
     u = u.movedim(-1, 1)
     for axis, wraps in enumerate(periodic, start=2):
@@ -361,18 +352,17 @@ def double(u: Tensor, periodic: Sequence[bool]) -> Tensor:
 def check_windows(
     grid: Grid, window: Sequence[int], shift: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Windows and shifts that fit the grid, or a sentence that says which would."""
+    """Raise unless windows and shifts fit the grid."""
     window, shift = grid.per_axis(window, "window sides"), grid.per_axis(shift, "window shifts")
     for axis, w, s in zip(grid.axes, window, shift, strict=True):
         if w < 1 or axis.size % w:
             raise ValueError(
-                f"Windows must divide the grid, but a side of {w} does not divide axis "
-                f"{axis.name!r} of {axis.size} "
-                f"grid points; choose one of {divisors(axis.size)} or another size for the axis."
+                f"Window side {w} does not divide axis {axis.name!r} of {axis.size} grid points; "
+                f"choose one of {divisors(axis.size)} or another size for the axis."
             )
         if not 0 <= s < w:
             raise ValueError(
-                f"A shift must be smaller than its window, got {s} for a side of {w} (axis "
-                f"{axis.name!r})."
+                f"Shift {s} along axis {axis.name!r} is outside 0 to {w - 1}; it must be smaller "
+                f"than the window side {w}."
             )
     return window, shift

@@ -1,7 +1,4 @@
-"""Neural processes without a grid, for comparison and for small data:
-
-CNP, ANP, TNP and PT-TNP (appendix A).
-"""
+"""Neural processes without a grid: CNP, ANP, TNP and PT-TNP (appendix A)."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from gridtnp.task import PointSet, TokenSet
 
 
 class CNP(NeuralProcess):
-    """Mean of each source's tokens, summed over sources, beside the target's place (Garnelo et al.,
-    2018).
+    """Conditional neural process (Garnelo et al., 2018).
 
-    The likelihood's head takes both: twice the token width.
+    The means of the tokens of each source are summed over sources. The likelihood's head takes this
+    sum and the embedded target location, twice the token width.
     """
 
     def __init__(
@@ -52,28 +49,24 @@ class CNP(NeuralProcess):
         means = []
         for name, points in context.items():
             assert points.y is not None
-            place = self.embedding(locations(points))
-            z = self.sources[module_name(name)](torch.cat([place, points.y.to(place.dtype)], -1))
-            weight = (
-                place.new_ones(place.shape[:2])
-                if points.mask is None
-                else points.mask.to(place.dtype)
-            )
+            x = self.embedding(locations(points))
+            z = self.sources[module_name(name)](torch.cat([x, points.y.to(x.dtype)], -1))
+            weight = x.new_ones(x.shape[:2]) if points.mask is None else points.mask.to(x.dtype)
             total = torch.einsum("bn,bnd->bd", weight, z)
             means.append(total / weight.sum(1, keepdim=True).clamp_min(1))
         return torch.stack(means).sum(0).unsqueeze(1)
 
     def decode(self, encoding: Float[Tensor, "batch 1 dz"], target: PointSet) -> Distribution:
-        place = self.embedding(locations(target))
-        return self.likelihood(torch.cat([encoding.expand(-1, place.shape[1], -1), place], -1))
+        x = self.embedding(locations(target))
+        return self.likelihood(torch.cat([encoding.expand(-1, x.shape[1], -1), x], -1))
 
 
 class ANP(NeuralProcess):
-    """Targets attend to the context by place (Kim et al., 2019), after self-attention among the
-    context.
+    """Attentive neural process (Kim et al., 2019): targets attend to the context by location.
 
-    The token of a place without its value makes queries and keys, context tokens make values. The
-    likelihood's head takes what was attended to and the target's token: twice the token width.
+    Queries and keys come from tokens of the locations alone, values from context tokens after
+    self-attention. The likelihood's head takes the attention output and the target token, twice the
+    token width.
     """
 
     def __init__(
@@ -100,25 +93,22 @@ class ANP(NeuralProcess):
         z = tokens.z
         for block in self.blocks:
             z = block(z, None, partial(ops.full_attention, mask=tokens.mask))
-        places = torch.cat([self.tokens.targets(points).z for points in context.values()], 1)
-        return self._heads("key", places), self._heads("value", z), tokens.mask
+        x = torch.cat([self.tokens.targets(points).z for points in context.values()], 1)
+        return self._heads("key", x), self._heads("value", z), tokens.mask
 
     def decode(
         self, encoding: tuple[Tensor, Tensor, Tensor | None], target: PointSet
     ) -> Distribution:
-        place = self.tokens.targets(target).z
-        attended = ops.full_attention(self._heads("query", place), *encoding).flatten(-2)
-        return self.likelihood(torch.cat([self.project["out"](attended), place], -1))
+        x = self.tokens.targets(target).z
+        attended = ops.full_attention(self._heads("query", x), *encoding).flatten(-2)
+        return self.likelihood(torch.cat([self.project["out"](attended), x], -1))
 
     def _heads(self, role: str, z: Tensor) -> Tensor:
         return self.project[role](z).unflatten(-1, (self.heads, -1))
 
 
 class TNP(NeuralProcess):
-    """Self-attention among context tokens.
-
-    Target tokens attend to them after every layer (eq. 12).
-    """
+    """Transformer neural process: target tokens attend to the context after each layer (eq. 12)."""
 
     def __init__(
         self,
@@ -148,13 +138,12 @@ class TNP(NeuralProcess):
         self, encoding: tuple[list[Tensor], Tensor | None], target: PointSet
     ) -> Distribution:
         states, mask = encoding
-        return self.likelihood(
-            see_in_turn(self.target_blocks, self.tokens.targets(target).z, states, mask)
-        )
+        z = update_targets(self.target_blocks, self.tokens.targets(target).z, states, mask)
+        return self.likelihood(z)
 
 
 class PTTNP(NeuralProcess):
-    """A few pseudo-tokens between context and targets: the induced set transformer (eq. 13)."""
+    """Induced set transformer: a few pseudo-tokens between context and targets (eq. 13)."""
 
     def __init__(
         self,
@@ -169,7 +158,7 @@ class PTTNP(NeuralProcess):
     ) -> None:
         super().__init__(signature)
         if pseudo_tokens < 1:
-            raise ValueError(f"A PT-TNP needs at least one pseudo-token, got {pseudo_tokens}.")
+            raise ValueError(f"pseudo_tokens={pseudo_tokens}: must be at least 1.")
         self.tokens = tokens
         self.pseudo_tokens = nn.Parameter(torch.randn(pseudo_tokens, dim))
         self.gather_blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
@@ -183,18 +172,15 @@ class PTTNP(NeuralProcess):
         u = self.pseudo_tokens.expand(z.shape[0], -1, -1)
         states = []
         for layer, gather in enumerate(self.gather_blocks):
-            if (
-                layer > 0
-            ):  # the context is not needed any more after the last layer, so it is updated before
-                z = see(self.context_blocks[layer - 1], z, u, None)
-            u = see(gather, u, z, tokens.mask)
+            if layer > 0:  # updated here, because nothing reads the context after the last layer
+                z = cross_attend(self.context_blocks[layer - 1], z, u, None)
+            u = cross_attend(gather, u, z, tokens.mask)
             states.append(u)
         return states
 
     def decode(self, encoding: list[Tensor], target: PointSet) -> Distribution:
-        return self.likelihood(
-            see_in_turn(self.target_blocks, self.tokens.targets(target).z, encoding, None)
-        )
+        z = update_targets(self.target_blocks, self.tokens.targets(target).z, encoding, None)
+        return self.likelihood(z)
 
 
 def union(encoder: TokenEncoder, context: Mapping[str, PointSet]) -> TokenSet:
@@ -202,16 +188,16 @@ def union(encoder: TokenEncoder, context: Mapping[str, PointSet]) -> TokenSet:
     return TokenSet.union([encoder(name, points) for name, points in context.items()])
 
 
-def see(block: nn.Module, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
-    """Update `x` by attention to all of the context that the mask lets through."""
+def cross_attend(block: nn.Module, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
+    """Update `x` by attention to the context where the mask is True."""
     assert isinstance(block, AttentionBlock)
     return block(x, block.keys_values(context), partial(ops.full_attention, mask=mask))
 
 
-def see_in_turn(
+def update_targets(
     blocks: nn.ModuleList, z: Tensor, states: list[Tensor], mask: Tensor | None
 ) -> Tensor:
-    """Target tokens attend to each state in order, each time by the next block."""
+    """Target tokens attend to the state after each layer in turn, each with its own block."""
     for block, state in zip(blocks, states, strict=True):
-        z = see(block, z, state, mask)
+        z = cross_attend(block, z, state, mask)
     return z

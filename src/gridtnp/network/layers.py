@@ -1,4 +1,4 @@
-"""The only learned building blocks: a multi-layer perceptron and an attention block."""
+"""Building blocks of all networks: the multi-layer perceptron and the attention block."""
 
 from __future__ import annotations
 
@@ -15,41 +15,35 @@ from gridtnp import ops
 from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu, Step
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""An op with its geometry bound:
-
-Queries, keys and values `(batch, …, heads, dh)` to what was attended to.
-"""
+"""An attention op with its geometry bound: takes queries, keys, values `(batch, …, heads, dh)`."""
 
 
-class Perceptron(nn.Sequential):
-    """Row by row through linear maps, ReLUs and norms."""
+class MLP(nn.Sequential):
+    """Linear maps, ReLUs and norms, computed by `ops.rowwise`."""
 
     def forward(self, x: Float[Tensor, "*n _"]) -> Float[Tensor, "*n _"]:  # pyright: ignore
         return ops.rowwise(x, *steps(self))
 
 
-def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> Perceptron:
-    """Point-wise linear maps with ReLU in between; `dim` is the width of the hidden layers."""
+def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> MLP:
+    """A point-wise multi-layer perceptron with ReLUs; `dim` is the width of its hidden layers."""
     widths = [dim_in, *[dim] * hidden_layers]
     parts: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         parts += [nn.Linear(before, after), nn.ReLU()]
-    return Perceptron(*parts, nn.Linear(widths[-1], dim_out))
+    return MLP(*parts, nn.Linear(widths[-1], dim_out))
 
 
 class AttentionBlock(nn.Module):
-    """Pre-norm attention with residual and feed-forward (appendix E, "Common transformer details").
+    """Pre-norm attention and feed-forward with residuals (appendix E, common transformer details).
 
-    One norm serves queries and keys alike. Which tokens see which is the business of `attend`.
+    Queries and keys share one layer norm. `attend` decides which tokens attend to which.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ValueError(
-                f"The number of heads must divide the token width, got {heads} heads for width "
-                f"{dim}."
-            )
+            raise ValueError(f"heads={heads} does not divide the token width {dim}.")
         self.heads = heads
         self.norm = nn.LayerNorm(dim)
         self.project = nn.Linear(dim, 3 * dim, bias=False)  # to query, key and value
@@ -64,9 +58,7 @@ class AttentionBlock(nn.Module):
         keys_values: tuple[Tensor, Tensor] | None,
         attend: Attend,
     ) -> Float[Tensor, "batch *n dz"]:
-        """Update `x` from the keys and values of other tokens, or from its own where that is
-        None.
-        """
+        """Update `x` by cross-attention to `keys_values`, or by self-attention if it is None."""
         if keys_values is None:
             return self.update(x, attend(*self._projected(x, self.project.weight)))
         return self.update(x, attend(self.queries(x), *keys_values))
@@ -84,19 +76,18 @@ class AttentionBlock(nn.Module):
     def update(
         self, x: Float[Tensor, "#batch *n dz"], attended: Float[Tensor, "batch *n heads dh"]
     ) -> Float[Tensor, "batch *n dz"]:
-        """Residual and feed-forward around what was attended to."""
-        attended = attended.flatten(-2)
-        around = (*steps(self.out), Add(x), Keep(), *steps(self.feed_forward), AddKept())
-        return ops.rowwise(attended, *around)
+        """Output projection, residuals and feed-forward."""
+        row_steps = (*steps(self.out), Add(x), Keep(), *steps(self.feed_forward), AddKept())
+        return ops.rowwise(attended.flatten(-2), *row_steps)
 
     def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        """What `weight` makes of the normed tokens: queries, keys or values, head by head."""
+        """Project the normalised tokens to queries, keys or values, split into heads."""
         z = ops.rowwise(x, *steps(self.norm), Linear(weight))
-        return parts(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
+        return split_projection(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
 
 
 def steps(*modules: nn.Module) -> Iterator[Step]:
-    """What modules do row by row."""
+    """The steps of `ops.rowwise` that compute these modules."""
     for module in modules:
         match module:
             case nn.Sequential():
@@ -108,28 +99,30 @@ def steps(*modules: nn.Module) -> Iterator[Step]:
             case nn.ReLU():
                 yield Relu()
             case _:
-                raise TypeError(f"{type(module).__name__} is not something that rows go through.")
+                raise TypeError(f"{type(module).__name__} is not a row-wise module.")
 
 
 def module_name(source: str) -> str:
-    """The name of a source's module: that of the source, but PyTorch has no dots in names."""
+    """The name of a source's submodule; PyTorch does not allow dots."""
     return source.replace(".", "/")
 
 
-def parts(z: Float[Tensor, "*n parts heads dh"]) -> tuple[Float[Tensor, "*n heads dh"], ...]:
-    """Queries, keys or values that one projection made, as views.
+def split_projection(
+    z: Float[Tensor, "*n parts heads dh"],
+) -> tuple[Float[Tensor, "*n heads dh"], ...]:
+    """Split a joint projection into queries, keys or values, as views.
 
-    Where their gradients lie side by side as they do, as those of the C back-end, these are taken
-    as the projection's without a copy.
+    In the backward pass, gradients that are views of one tensor of the same layout (as the C
+    back-end returns them) are joined without a copy.
     """
     if torch.compiler.is_compiling() or not z.requires_grad:
         return z.unbind(-3)
-    found = _Parts.apply(z)
-    assert isinstance(found, tuple)
-    return found
+    views = _SplitProjection.apply(z)
+    assert isinstance(views, tuple)
+    return views
 
 
-class _Parts(torch.autograd.Function):
+class _SplitProjection(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, z: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
         return z.unbind(-3)
@@ -138,12 +131,12 @@ class _Parts(torch.autograd.Function):
     @once_differentiable
     def backward(_: Any, *grads: Tensor) -> Tensor:  # pyright: ignore
         first = grads[0]
-        whole = torch.empty((*first.shape[:-2], len(grads), *first.shape[-2:]), device="meta")
-        places = [
-            (g.untyped_storage().data_ptr(), g.storage_offset() - i * whole.stride(-3), g.stride())
+        joint = torch.empty((*first.shape[:-2], len(grads), *first.shape[-2:]), device="meta")
+        layouts = [
+            (g.untyped_storage().data_ptr(), g.storage_offset() - i * joint.stride(-3), g.stride())
             for i, g in enumerate(grads)
         ]
-        expected = (places[0][0], first.storage_offset(), whole.select(-3, 0).stride())
-        if all(place == expected for place in places):
-            return first.as_strided(whole.shape, whole.stride())
+        expected = (layouts[0][0], first.storage_offset(), joint.select(-3, 0).stride())
+        if all(layout == expected for layout in layouts):
+            return first.as_strided(joint.shape, joint.stride())
         return torch.stack(grads, -3)

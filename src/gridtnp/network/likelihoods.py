@@ -1,7 +1,4 @@
-"""Likelihoods:
-
-From a target's token to a predictive distribution (the decoder d of section 2.1).
-"""
+"""Likelihoods: from target tokens to a predictive distribution (the decoder d of section 2.1)."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from torch.distributions import Distribution, Normal
 from gridtnp.network.layers import mlp
 
 VARIANCE_FLOOR = 1e-8
-"""Added to every variance. It keeps density and gradient finite where softplus underflows."""
+"""Added to every variance to keep density and gradient finite where softplus underflows."""
 
 
 class Likelihood(nn.Module, ABC):
-    """A distribution over the outputs of every target: `head` makes raw outputs, point by point."""
+    """A distribution over the outputs of each target; `head` computes its raw parameters."""
 
     head: nn.Module
 
@@ -32,25 +29,19 @@ class Likelihood(nn.Module, ABC):
 
 
 class GaussianLikelihood(Likelihood):
-    """Independent normals:
-
-    Σ = σ_min + √softplus(raw), as in appendix E; at least in single precision.
-    """
+    """Independent normals with σ = σ_min + √softplus(raw) (appendix E), at least in float32."""
 
     def __init__(
         self, dim_in: int, dim_y: int, *, dim: int, hidden_layers: int = 2, min_noise: float = 0.0
     ) -> None:
         super().__init__()
         if min_noise < 0:
-            raise ValueError(
-                "The minimum noise is a standard deviation and cannot be negative, got "
-                f"{min_noise}."
-            )
+            raise ValueError(f"min_noise={min_noise}: a standard deviation cannot be negative.")
         self.min_noise = min_noise
         self.head = mlp(dim_in, 2 * dim_y, dim=dim, hidden_layers=hidden_layers)
 
     def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Normal:
-        """From raw outputs: the first half are means, the second half raw variances."""
+        """The first half of `raw` are means, the second half raw variances."""
         mean, variance = raw.to(torch.promote_types(raw.dtype, torch.float32)).chunk(2, -1)
         scale = self.min_noise + (F.softplus(variance) + VARIANCE_FLOOR).sqrt()
         return Normal(mean, scale, validate_args=False)

@@ -1,7 +1,4 @@
-"""Neural processes:
-
-The interface all models share, and the gridded network as a composition of its parts.
-"""
+"""`NeuralProcess`, the interface of all models, and the gridded network composed of its parts."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ from gridtnp.network.tokens import TokenEncoder
 from gridtnp.task import PointSet, Task, TokenSet, in_order
 
 PIECE = 16384
-"""Points that go through a model at once: few enough to stay in the cache."""
+"""Points per piece when no gradients are needed; small enough to stay in the cache."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a model takes:
+    """Inputs and outputs of a model.
 
-    Coordinates and features by name, sources with their numbers of outputs; and gives.
+    `sources` maps each context source to its number of values, `dim_y` is the number of outputs.
     """
 
     coordinates: tuple[str, ...]
@@ -41,6 +38,7 @@ class Signature:
     dim_y: int
 
     def check(self, points: PointSet, what: str, dim_y: int) -> None:
+        """Raise unless the points have the model's columns."""
         for found, wanted, name in (
             (points.x.shape[-1], self.coordinates, "coordinates"),
             (
@@ -51,18 +49,20 @@ class Signature:
         ):
             if found != len(wanted):
                 raise ValueError(
-                    f"The {what} must have {len(wanted)} {name} {wanted}, got {found}."
+                    f"The {what} have {found} {name}, but the model takes {len(wanted)}: {wanted}."
                 )
         if points.y is not None and points.y.shape[-1] != dim_y:
-            raise ValueError(f"The {what} must have {dim_y} outputs, got {points.y.shape[-1]}.")
+            raise ValueError(
+                f"The {what} have {points.y.shape[-1]} outputs, but the model has {dim_y}."
+            )
 
     def complete(self, context: Mapping[str, PointSet], like: PointSet) -> dict[str, PointSet]:
-        """All sources in the model's own order; those without observations are empty."""
+        """All sources in the order of the signature; missing ones are empty."""
         for name in context:
             require_known(name, self.sources, "source", "in the context")
-        none = like.none(like.batch)
+        empty = like.none(like.batch)
         return {
-            name: context.get(name) or replace(none, y=none.x.new_zeros((like.batch, 0, dim_y)))
+            name: context.get(name) or replace(empty, y=empty.x.new_zeros((like.batch, 0, dim_y)))
             for name, dim_y in self.sources.items()
         }
 
@@ -70,8 +70,8 @@ class Signature:
 class NeuralProcess(nn.Module, ABC):
     """Maps context sets to a predictive distribution at any targets (section 2.1).
 
-    `encode` sees the context only and `decode` one set of targets, so that one encoding serves any
-    number of targets, in pieces if need be. A context source that is missing is taken as empty.
+    `encode` depends on the context only, so that one encoding serves any number of `decode` calls.
+    Missing context sources count as empty.
     """
 
     def __init__(self, signature: Signature, grid: Grid | None = None) -> None:
@@ -81,22 +81,20 @@ class NeuralProcess(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, context: Mapping[str, PointSet]) -> Any:
-        """What the context has to say, for `decode`. Every source of the signature is present."""
+        """Encode the context for `decode`; it has every source of the signature."""
 
     @abstractmethod
     def decode(self, encoding: Any, target: PointSet) -> Distribution:
-        """The predictive distribution at the targets' locations; `target.y` is never looked at."""
+        """The predictive distribution at the target locations; `target.y` is ignored."""
 
     def forward(self, task: Task) -> Distribution:
-        if (
-            not torch.compiler.is_compiling()
-        ):  # values cannot be looked at while a graph is being traced
+        if not torch.compiler.is_compiling():  # the checks depend on values
             self.check(task)
         context = self.signature.complete(task.context, task.target)
         return self.decode(self.encode(context), task.target)
 
     def check(self, task: Task) -> None:
-        """Raise, in a sentence, if this model cannot take the task."""
+        """Raise if the task has unknown sources, other columns, or points far off the grid."""
         context = self.signature.complete(task.context, task.target)
         checks = [
             (points, f"points of source {name!r}", self.signature.sources[name])
@@ -109,12 +107,9 @@ class NeuralProcess(nn.Module, ABC):
                 self.grid.check(used, what)
 
     def loss(self, task: Task) -> Float[Tensor, ""]:
-        """Negative log-likelihood of the targets:
-
-        Summed over outputs, averaged over targets (eq. 1).
-        """
+        """Negative log-likelihood (eq. 1), summed over outputs and averaged over targets."""
         if task.target.y is None:
-            raise ValueError("The targets must have outputs y to compute a loss, got none.")
+            raise ValueError("The targets have no outputs y, which the loss needs.")
         log_density = self(task).log_prob(task.target.y).sum(-1)
         if task.target.mask is None:
             return -log_density.mean()
@@ -123,7 +118,7 @@ class NeuralProcess(nn.Module, ABC):
 
 
 class GriddedNetwork(NeuralProcess):
-    """Tokens, grid, attention on the grid, tokens at the targets, a distribution (figure 2)."""
+    """The gridded TNP (figure 2): tokens → grid → processor → target tokens → distribution."""
 
     def __init__(
         self,
@@ -152,26 +147,24 @@ class GriddedNetwork(NeuralProcess):
         return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
 
     def _tokens(self, source: str, points: PointSet) -> Iterable[TokenSet]:
-        """Pieces of (batch, n, dz), one after the other."""
+        """Tokens of a source, piece by piece, `(batch, n, dz)` each."""
         for piece in in_pieces(points):
-            yield self.tokens(source, piece.permuted(self._order(piece)))
+            yield self.tokens(source, piece.permuted(self._cell_order(piece)))
 
     def _raw(self, encoding: list[Any], target: PointSet) -> Tensor:
-        """What the likelihood needs at some targets."""
-        order = self._order(target)
+        """Raw parameters of the likelihood at some targets."""
+        order = self._cell_order(target)
         z = self.decoder(self.tokens.targets(target.permuted(order)), encoding)  # (batch, n, dz)
         return in_order(self.likelihood.head(z), order.argsort(1))
 
-    def _order(self, points: PointSet) -> Tensor:
-        """By cell: what is close together is then close together in memory too."""
+    def _cell_order(self, points: PointSet) -> Tensor:
+        """Sort points by cell, so that neighbours in space are neighbours in memory."""
         assert self.grid is not None
         return self.grid.nearest(points.x).argsort(1)
 
 
 def in_pieces(points: PointSet) -> list[PointSet]:
-    """Few enough points at a time to stay in the cache; all at once where a backward pass needs
-    them all.
-    """
+    """Split points into pieces that fit the cache; not while training or compiling."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return [points]
     size = max(PIECE // points.batch, 1)

@@ -1,10 +1,10 @@
-"""Every row of the paper's four results tables, by name.
+"""Presets: the configuration behind every row of the paper's four results tables, by name.
 
 A name is `table/model[-encoder][-grid][-variant]`. The tables are `gp` (table 3), `stations` (table
-1), `stations-rich` (table 6) and `wind` (table 2). Encoders: `pt` pseudo-token, `ki` kernel
-interpolation, `avg` mean; `multi` and `single` say how sources are fused. `64x64-to-32x32` merges
-patches, `full` decodes from the whole grid instead of the neighbours, `skt` and `t2m` see that
-source alone.
+1), `stations-rich` (table 6) and `wind` (table 2). Encoders are `pt` (pseudo-token), `ki` (kernel
+interpolation) and `avg` (mean); `multi` and `single` are the two fusions. `64x64-to-32x32` merges
+patches, `full` decodes from the entire grid instead of the nearest neighbours, `skt` and `t2m` use
+that source only.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from gridtnp.config import (
 from gridtnp.errors import require_known
 from gridtnp.grid import Axis, Grid
 
-TENTH_RADIAN = (
-    5.729577951308232  # degrees: the paper's initial length-scale on a sphere of radius one
-)
+TENTH_RADIAN = 5.729577951308232
+"""Initial length-scale on the sphere, in degrees: 0.1 on the paper's sphere of radius 1."""
 
 
 def preset(name: str) -> ModelConfig:
@@ -51,7 +50,7 @@ def _gp() -> dict[str, ModelConfig]:
     embedding = (Fourier(of=("x1", "x2"), per_column=64, shortest=0.01, longest=12.0),)
     common: dict[str, Any] = {"coordinates": ("x1", "x2"), "sources": {"observations": 1}}
     common["tokens"] = Embedded(embedding=embedding, shared_with="observations")
-    everything, cell = Kernel(length_scale=0.1, neighbours=None), Kernel(length_scale=0.1)
+    all_points, cell = Kernel(length_scale=0.1, neighbours=None), Kernel(length_scale=0.1)
     near = Neighbour(neighbours=9)
     encoders = {"pt": PseudoToken(), "ki": cell, "avg": Mean()}
     models: dict[str, Any] = {"cnp": CNPConfig(encoder_layers=5, decoder_layers=5)}
@@ -59,10 +58,10 @@ def _gp() -> dict[str, ModelConfig]:
         models[f"pt-tnp-{m}"] = PTTNPConfig(pseudo_tokens=m)
     for size, kernel in ((32, 5), (64, 9)):
         models[f"convcnp-{size}x{size}"] = GriddedConfig(
-            grid=grid(size), grid_encoder=cell, processor=CNN(kernel=kernel), decoder=everything
+            grid=grid(size), grid_encoder=cell, processor=CNN(kernel=kernel), decoder=all_points
         )
     for size in (16, 32):
-        for kind, encoder in (("ki", everything), ("pt", PseudoToken())):
+        for kind, encoder in (("ki", all_points), ("pt", PseudoToken())):
             models[f"vitnp-{kind}-{size}x{size}"] = GriddedConfig(
                 grid=grid(size), grid_encoder=encoder, processor=ViT(), decoder=near
             )
@@ -78,8 +77,8 @@ def _gp() -> dict[str, ModelConfig]:
                 decoder=near,
             )
     for kind in ("ki", "pt"):
-        near_decoding = models[f"swin-tnp-{kind}-32x32"]
-        models[f"swin-tnp-{kind}-32x32-full"] = near_decoding.model_copy(update={"decoder": Full()})
+        swin = models[f"swin-tnp-{kind}-32x32"]
+        models[f"swin-tnp-{kind}-32x32-full"] = swin.model_copy(update={"decoder": Full()})
     values: dict[str, Any] = common | {"tokens": Values()}
     return {
         f"gp/{name}": ModelConfig(
@@ -92,7 +91,7 @@ def _gp() -> dict[str, ModelConfig]:
 def _stations(
     table: str, swin_rows: int, swin_window: int, min_noise: float
 ) -> dict[str, ModelConfig]:
-    """The station tables: the main one, and the one with richer context sets."""
+    """The station tables: the main one and the one with richer context sets."""
 
     def grid(rows: int) -> Grid:
         step = 180 / rows
@@ -130,7 +129,7 @@ def _stations(
     encoders = {"ki": cell, "pt": PseudoToken()}
     size = f"{swin_rows}x{2 * swin_rows}"
     rows: dict[str, ModelConfig] = {
-        # depths that give the size printed in the table, which the text's two hidden layers do not
+        # The text's two hidden layers do not give the size printed in the table; these depths do.
         "cnp": config(CNPConfig(encoder_layers=6, decoder_layers=5)),
         "pt-tnp-256": config(PTTNPConfig(pseudo_tokens=256)),
     }
@@ -161,8 +160,8 @@ def _stations(
 def _wind() -> dict[str, ModelConfig]:
     def grid(rows: int, columns: int) -> Grid:
         time = Axis.span("time", 0.0, 3.0, 4)
-        place = Axis.span("lat", 25.0, 49.0, rows), Axis.span("lon", -125.0, -66.0, columns)
-        return Grid((time, *place), metric="sphere")
+        space = Axis.span("lat", 25.0, 49.0, rows), Axis.span("lon", -125.0, -66.0, columns)
+        return Grid((time, *space), metric="sphere")
 
     def config(architecture: Any, values: bool = False) -> ModelConfig:
         hours = Fourier(of=("hours",), per_column=10, shortest=1.0, longest=8766.0)
@@ -195,7 +194,7 @@ def _wind() -> dict[str, ModelConfig]:
     cell = Kernel(length_scale=scales)
     encoders: dict[str, Any] = {"ki": cell, "pt": PseudoToken(shared=("time",))}
     rows: dict[str, ModelConfig] = {
-        # a decoder of two hidden layers and encoders of five give the size printed in the table
+        # As above: these depths give the size printed in the table.
         "cnp": config(CNPConfig(encoder_layers=5, decoder_layers=2)),
         "pt-tnp-64": config(PTTNPConfig(pseudo_tokens=64)),
     }

@@ -1,7 +1,4 @@
-"""Token encoders:
-
-One token per observation or target, point by point (the encoder e of section 2.1).
-"""
+"""Token encoders: one token per observation and per target (the encoder e of section 2.1)."""
 
 from __future__ import annotations
 
@@ -19,25 +16,24 @@ from gridtnp.task import PointSet, TokenSet
 
 
 class TokenEncoder(nn.Module, ABC):
-    """Tokens of every source, and of targets. `dim` is their width."""
+    """Tokens of the observations of each source, and of targets. `dim` is their width."""
 
     dim: int
 
     @abstractmethod
     def forward(self, source: str, points: PointSet) -> TokenSet:
-        """Tokens of a source's observations, from their places and values."""
+        """Tokens of a source's observations, from their locations and values."""
 
     @abstractmethod
     def targets(self, points: PointSet) -> TokenSet:
-        """Tokens of the places to predict."""
+        """Tokens of the locations to predict at."""
 
 
 class EmbeddedTokenEncoder(TokenEncoder):
-    """An embedding of the place that all share, then one perceptron per source on (place, values).
+    """A shared embedding of the location, then one MLP per source on (embedding, values).
 
-    If `shared_with` names a source, targets go through that source's perceptron with zeros for
-    values, and a flag tells the two apart (0 context, 1 target); otherwise targets have a
-    perceptron of their own.
+    If `shared_with` names a source, targets use the MLP of that source with zeros as values and a
+    flag (0 context, 1 target); otherwise targets have a separate MLP.
     """
 
     def __init__(
@@ -74,35 +70,31 @@ class EmbeddedTokenEncoder(TokenEncoder):
         assert self.shared_with is not None
         flag = torch.ones_like(points.x[..., :1])
         values = flag.new_zeros((*flag.shape[:-1], self.dims_y[self.shared_with]))
-        perceptron = self.sources[module_name(self.shared_with)]
-        return self._tokens(perceptron, points, torch.cat([values, flag], -1))
+        encoder = self.sources[module_name(self.shared_with)]
+        return self._tokens(encoder, points, torch.cat([values, flag], -1))
 
-    def _tokens(self, perceptron: nn.Module, points: PointSet, values: Tensor) -> TokenSet:
-        assert isinstance(perceptron, nn.Sequential)
-        first, *others = perceptron
+    def _tokens(self, encoder: nn.Module, points: PointSet, values: Tensor) -> TokenSet:
+        assert isinstance(encoder, nn.Sequential)
+        first, *others = encoder
         assert isinstance(first, nn.Linear)
         features = self.embedding.features(locations(points), values)
-        z = ops.rowwise(features, self.embedding.into(first), *steps(*others))
+        z = ops.rowwise(features, self.embedding.fused_with(first), *steps(*others))
         return TokenSet(points.x, z, points.mask)
 
 
 class ValueTokenEncoder(TokenEncoder):
-    """No encoding, for the ConvCNP:
-
-    A one for the density and the values, each source in its own channels.
-    """
+    """Density (ones) and values, each source in its own channels, for the ConvCNP (appendix A)."""
 
     def __init__(self, sources: Mapping[str, int]) -> None:
         super().__init__()
         self.channels = {name: dy + 1 for name, dy in sources.items()}
         self.dim = sum(self.channels.values())
-        self.dtype_of = nn.Buffer(
-            torch.zeros(()), persistent=False
-        )  # follows .to(), as a weight would
+        # There are no weights, so this buffer records the dtype and device set by .to().
+        self.like = nn.Buffer(torch.zeros(()), persistent=False)
 
     def forward(self, source: str, points: PointSet) -> TokenSet:
         assert points.y is not None
-        y = points.y.to(self.dtype_of.dtype)
+        y = points.y.to(self.like.dtype)
         own = torch.cat([y.new_ones((*y.shape[:-1], 1)), y], -1)
         blocks = [
             own if name == source else y.new_zeros((*y.shape[:-1], width))
@@ -111,10 +103,10 @@ class ValueTokenEncoder(TokenEncoder):
         return TokenSet(points.x, torch.cat(blocks, -1), points.mask)
 
     def targets(self, points: PointSet) -> TokenSet:
-        empty = self.dtype_of.new_zeros((*points.x.shape[:-1], 0))
+        empty = self.like.new_zeros((*points.x.shape[:-1], 0))
         return TokenSet(points.x, empty, points.mask)
 
 
 def locations(points: PointSet) -> Float[Tensor, "batch n d"]:
-    """Coordinates and features side by side, as embeddings take them."""
+    """Coordinates and features, concatenated: the input of an `InputEmbedding`."""
     return points.x if points.features is None else torch.cat([points.x, points.features], -1)

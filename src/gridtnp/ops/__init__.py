@@ -1,11 +1,9 @@
-"""Attention without parameters: pure functions of projected queries, keys, values and geometry; and
-`rowwise` for what is done row by row in between.
+"""Ops without parameters: attention with different geometries, and row-wise computations.
 
-Every op has a readable definition, the last back-end, and faster ones that compute the same. The
-back-end is picked from a table, fastest first; each says why it cannot run on what it is given. One
-asked for by name runs or raises. Keys and values arrive projected, one row per token: gathering is
-done here, after the projection. Tensors are `(batch, tokens, heads, head size)`. Attention over
-nothing is zero.
+The last back-end of each op is its readable definition; the others compute the same, faster. By
+default the first back-end in the table that can run is used; one requested by name runs or raises.
+Keys and values are projected before they are gathered, once per token. Tensors are
+`(batch, tokens, heads, head size)`. Attention over an empty set is zero.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def _always(*_: object) -> str | None:
 class Backend:
     """One implementation of an op.
 
-    `why_not` gives the reason it cannot run on these arguments, or None.
+    `why_not` returns the reason why it cannot run with the given arguments, or None.
     """
 
     name: str
@@ -103,12 +101,12 @@ def cell_attention(
     *,
     backend: str | None = None,
 ) -> tuple[Float[Tensor, "batch m heads dh"], Float[Tensor, "batch m heads"]]:
-    """Every cell attends to its own points and to itself (eq. 5).
+    """Each cell attends to its points and to itself (eq. 5).
 
-    Point n belongs to the cells `cell[n]`, which are different ones where valid.
+    Point n belongs to the cells `cell[n]`; valid ones are distinct.
 
-    Comes with the logarithm of the sum of exponentials. Both can be the `own_value` and `own_logit`
-    of a next call: cells then attend to the points of both calls, exactly.
+    Returns the attention output and the log-sum-exp of the logits. Passing both as `own_value` and
+    `own_logit` of another call attends to the points of both calls, exactly.
     """
     return _run("cell_attention", backend, query, key, value, own_logit, own_value, cell, valid)
 
@@ -121,7 +119,7 @@ def cell_sum(
     *,
     backend: str | None = None,
 ) -> Float[Tensor, "batch {cells} dz"]:
-    """The weighted sum of the points of every cell (eq. 8)."""
+    """The weighted sum of the points of each cell (eq. 8)."""
     return _run("cell_sum", backend, z, cell, weight, cells)
 
 
@@ -135,7 +133,7 @@ def neighbour_attention(
     *,
     backend: str | None = None,
 ) -> Float[Tensor, "batch n heads dh"]:
-    """Every query attends to the keys at its own `index` (eq. 6); `bias` is added to the logits."""
+    """Each query attends to the keys at its `index` (eq. 6); `bias` is added to the logits."""
     return _run("neighbour_attention", backend, query, key, value, index, valid, bias)
 
 
@@ -150,18 +148,17 @@ def window_attention(
     *,
     backend: str | None = None,
 ) -> Float[Tensor, "batch *grid heads dh"]:
-    """Grid points attend to those of their window. Windows start at `shift` and tile the grid from
-    there.
+    """Grid points attend to the points of their window; windows tile the grid from `shift` on.
 
-    On a periodic axis they go across the seam; on any other, the windows cut by the two edges stay
-    apart.
+    Windows wrap around periodic axes; on other axes, the parts of a window at opposite edges do not
+    attend to each other.
     """
     for size, w, s in zip(query.shape[1:-2], window, shift, strict=True):
         if w < 1 or size % w or not 0 <= s < w:
             raise ValueError(
-                f"Windows {tuple(window)} must divide the grid {tuple(query.shape[1:-2])}, and "
-                "shifts be smaller "
-                f"than the window, got shift {tuple(shift)}."
+                f"Windows {tuple(window)} with shifts {tuple(shift)} do not fit the grid "
+                f"{tuple(query.shape[1:-2])}; windows must divide it and shifts be smaller than "
+                "windows."
             )
     return _run("window_attention", backend, query, key, value, window, shift, periodic, bias)
 
@@ -174,14 +171,14 @@ def full_attention(
     *,
     backend: str | None = None,
 ) -> Float[Tensor, "batch n heads dh"]:
-    """Every query attends to every key that the mask lets through (eq. 3)."""
+    """Each query attends to all keys where the mask is True (eq. 3)."""
     return _run("full_attention", backend, query, key, value, mask)
 
 
 def rowwise(
     x: Float[Tensor, "*n _"], *steps: rows.Step, backend: str | None = None
 ) -> Float[Tensor, "*n _"]:
-    """What the steps make of every row, one after the other."""
+    """Apply the steps to every row, in order."""
     if not steps:
         return x
     rows.check(x.shape[-1], steps)

@@ -1,24 +1,22 @@
-/* Attention of cells and to neighbours for the processor, in plain C and single precision: what reference.py
- * defines; windows.c has that inside windows.
+/* Cell and neighbour attention in float32, as defined in reference.py; windows.c has window attention.
  *
- * A row is a token and holds all heads side by side, `heads * size` floats. Consecutive rows are `stride`
- * floats apart, so that keys and values are read out of one projection without a copy. Where several rows
- * are added into one, a row that two threads want belongs to the first, and the second keeps its part apart.
- * Backward passes compute the weights again instead of keeping them.
+ * A row is one token with all its heads, `heads * size` floats. Consecutive rows are `stride` floats apart, so
+ * that keys and values can be views of one projection. Where threads accumulate into the same row, the first
+ * writes to it and the others to private sums, which are added at the end. Backward passes recompute the weights.
  */
 
 #include "vectors.h"
 
-/* Room for one number per head and some to fill up. */
+/* One float per head, rounded up to whole vectors. */
 INLINE int64_t per_head(int64_t heads) { return (heads + W8 - 1) / W8 * W8; }
 
-/* y[i] = exp(y[i] - top) for i < n, and their sum; minus infinity becomes zero. y has room for filled(n). */
+/* y[i] = exp(y[i] - top) for i < n; returns the sum. exp(-inf) is 0. y is padded to whole vectors. */
 INLINE float exp_all(float *y, float top, int n) {
     vec total = all(0.0f);
     for (int i = n; i % W8; i++) y[i] = -INFINITY;
     for (int i = 0; i < n; i += W8) {
         const vec x = load(y + i);
-        const ivec there = x != -INFINITY; /* exp never gets to zero, a mask does */
+        const ivec there = x != -INFINITY; /* exp8 never returns exactly zero */
         const vec e = (vec)((ivec)exp8(x - top) & there);
         store(y + i, e);
         total += e;
@@ -35,7 +33,7 @@ INLINE float dot(const float *a, const float *b, const int size) {
     return size < W8 ? rest : sum(s) + rest;
 }
 
-/* The sums of eight vectors, as one vector. */
+/* Horizontal sums of eight vectors, as one vector. */
 INLINE vec sums(const vec *p) {
 #if defined(__clang__) || __GNUC__ >= 12
     vec a[4], b[2];
@@ -54,7 +52,7 @@ INLINE vec sums(const vec *p) {
 #endif
 }
 
-/* y[h] = a_h · b_h for every head, `scale` times; y has room for per_head(heads). */
+/* y[h] = scale * a_h · b_h for each head; y is padded to per_head(heads). */
 INLINE void dots(float *y, const float *a, const float *b, int64_t heads, float scale, const int size) {
     int64_t h = 0;
     for (; size % W8 == 0 && h + W8 <= heads; h += W8) {
@@ -82,13 +80,13 @@ INLINE void scale_by(float *y, const float a, const int size) {
     for (; d < size; d++) y[d] *= a;
 }
 
-/* ---- several threads add to rows that others may want, too ------------------------------------------- */
+/* ---- threads that accumulate into shared rows ------------------------------------------------------- */
 
-#define SHARES 4 /* so many at most: a share may need as much memory again */
+#define SHARES 4 /* at most: each may need a full copy of the rows */
 
-/* Where the shares of a list of entries add to: `rows` rows of `row` floats at `sum`, the entry e to row at[e].
- * A share has sums of its own for the rows from its lowest up to `own`, where an earlier share may write, and
- * adds to the rest directly. Entries in the order of their rows have few such rows between them. */
+/* One share of a list of entries, where entry e adds to row at[e] of `sum`; rows have `row` floats. Rows from
+ * `low` up to `own` may be written by an earlier share, so they are accumulated in `apart`; the rest directly.
+ * If entries are sorted by row, there are few of the former. */
 typedef struct {
     float *sum, *apart;
     int64_t first, last, low, own, row;
@@ -98,12 +96,12 @@ INLINE float *row_of(const Share *share, int64_t r) {
     return r < share->own ? share->apart + (r - share->low) * share->row : share->sum + r * share->row;
 }
 
-/* `n` entries, `k` at a time, are shared out; returns how many shares there are. */
-static int64_t share_out(
+/* Split `n` groups of `k` entries into shares; returns their number. */
+static int64_t make_shares(
     Share *shares, int64_t n, int64_t k, const int64_t *at, const uint8_t *valid, float *sum, int64_t row
 ) {
     const int64_t threads = omp_get_max_threads(), count = threads < SHARES ? threads : SHARES;
-    int64_t taken = 0; /* rows below it may be written by an earlier share */
+    int64_t taken = 0; /* rows below may be written by an earlier share */
     for (int64_t s = 0; s < count; s++) {
         int64_t low = INT64_MAX, high = 0;
         const int64_t first = n * s / count, last = n * (s + 1) / count;
@@ -120,7 +118,8 @@ static int64_t share_out(
     return count;
 }
 
-static void bring_together(Share *shares, int64_t count) {
+/* Add the private sums of all shares. */
+static void add_private_sums(Share *shares, int64_t count) {
     for (int64_t s = 0; s < count; s++) {
         const Share share = shares[s];
         #pragma omp parallel for schedule(static)
@@ -130,10 +129,10 @@ static void bring_together(Share *shares, int64_t count) {
     }
 }
 
-/* ---- every query attends to the rows at its own indices ------------------------------------------ */
+/* ---- neighbour attention ------------------------------------------------------------------------- */
 
-/* The weights of one query's neighbours, all heads side by side, neighbour after neighbour; times `inverse`
- * those of a head sum to one. What is not valid weighs nothing. There is room for per_head(heads) each. */
+/* Unnormalised attention weights of one query as [neighbour][head], and the inverse of their sum per head.
+ * Invalid neighbours have weight zero. Rows are padded to per_head(heads). */
 INLINE void neighbour_weights(
     float *weight, float *inverse, const float *q, const float *key, int64_t key_stride, const int64_t *at,
     const uint8_t *valid, const float *bias, int64_t heads, int64_t k, float scale, const int size
@@ -164,7 +163,7 @@ INLINE void neighbour_forward_sized(
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale, const int size
 ) {
-    const int64_t room = per_head(heads); /* weights of all heads side by side, neighbour after neighbour */
+    const int64_t room = per_head(heads); /* weights are [neighbour][head] */
     #pragma omp parallel
     {
         float *weight = calloc((k + 1) * room, sizeof(float)), *inverse = weight + k * room;
@@ -218,7 +217,7 @@ INLINE void neighbour_backward_sized(
 ) {
     const int64_t row = heads * size, room = per_head(heads);
     Share shares[SHARES];
-    const int64_t count = share_out(shares, n, k, index, valid, row_grad, 2 * row);
+    const int64_t count = make_shares(shares, n, k, index, valid, row_grad, 2 * row);
     #pragma omp parallel for schedule(static)
     for (int64_t s = 0; s < count; s++) {
         float *weight = calloc((k + 3) * room, sizeof(float)), *inverse = weight + k * room;
@@ -254,7 +253,7 @@ INLINE void neighbour_backward_sized(
         }
         free(weight);
     }
-    bring_together(shares, count);
+    add_private_sums(shares, count);
 }
 
 void neighbour_backward(
@@ -269,11 +268,12 @@ void neighbour_backward(
     #undef CALL
 }
 
-/* ---- every cell attends to its own points and to what it already knows ---------------------------- */
+/* ---- cell attention ------------------------------------------------------------------------------ */
 
-#define RUN 32 /* points of a cell that are taken at once */
+#define RUN 32 /* points of a cell per block */
 
-/* The points of cell c are order[start[c]] to order[start[c + 1] - 1]; returns `start`, which owns `order`, too. */
+/* Counting sort: the points of cell c are order[start[c]] to order[start[c + 1] - 1]. Freeing the returned
+ * `start` frees `order` as well. */
 static int64_t *by_cell(
     int64_t **order, int64_t n, int64_t k, int64_t cells, const int64_t *cell, const uint8_t *valid
 ) {
@@ -288,45 +288,45 @@ static int64_t *by_cell(
     return start;
 }
 
-/* A cell that has seen `out`, with weights whose sum has the logarithm `log_sum`, sees more points. There is work
- * space for (RUN + 3) numbers per head. */
-INLINE void see_points(
+/* Online softmax: add `count` points to a cell with attention output `out` and log-sum-exp `log_sum`. `work` has
+ * (RUN + 3) * per_head(heads) floats. */
+INLINE void attend_points(
     float *out, float *log_sum, const float *q, const float *key, int64_t key_stride, const float *value,
     int64_t value_stride, const int64_t *points, int64_t count, int64_t heads, float scale, float *work, const int size
 ) {
     const int64_t room = per_head(heads);
-    float *top = work, *total = top + room, *less = total + room, *weight = less + room;
+    float *top = work, *total = top + room, *rescale = total + room, *weight = rescale + room;
     memcpy(top, log_sum, sizeof(float) * heads);
     for (int64_t h = 0; h < room; h++) total[h] = 1.0f;
     for (; count > 0; points += RUN, count -= RUN) {
-        const int64_t many = count < RUN ? count : RUN;
-        for (int64_t j = 0; j < many; j++)
+        const int64_t chunk = count < RUN ? count : RUN;
+        for (int64_t j = 0; j < chunk; j++)
             dots(weight + j * room, q, key + points[j] * key_stride, heads, scale, size);
         for (int64_t h = 0; h < room; h += W8) {
             vec high = load(top + h);
-            for (int64_t j = 0; j < many; j++) high = larger(load(weight + j * room + h), high);
+            for (int64_t j = 0; j < chunk; j++) high = larger(load(weight + j * room + h), high);
             const vec before = exp8(load(top + h) - high);
             vec t = load(total + h) * before;
-            for (int64_t j = 0; j < many; j++) {
+            for (int64_t j = 0; j < chunk; j++) {
                 const vec e = exp8(load(weight + j * room + h) - high);
                 store(weight + j * room + h, e);
                 t += e;
             }
-            store(top + h, high), store(total + h, t), store(less + h, before);
+            store(top + h, high), store(total + h, t), store(rescale + h, before);
         }
         for (int64_t h = 0; h < heads; h++) {
             float *o = out + h * size;
             const float *v = value + h * size;
             int d = 0;
             for (; d + W8 <= size; d += W8) {
-                vec a = load(o + d) * less[h];
-                for (int64_t j = 0; j < many; j++)
+                vec a = load(o + d) * rescale[h];
+                for (int64_t j = 0; j < chunk; j++)
                     a += load(v + points[j] * value_stride + d) * weight[j * room + h];
                 store(o + d, a);
             }
             for (; d < size; d++) {
-                float a = o[d] * less[h];
-                for (int64_t j = 0; j < many; j++) a += v[points[j] * value_stride + d] * weight[j * room + h];
+                float a = o[d] * rescale[h];
+                for (int64_t j = 0; j < chunk; j++) a += v[points[j] * value_stride + d] * weight[j * room + h];
                 o[d] = a;
             }
         }
@@ -337,8 +337,8 @@ INLINE void see_points(
     }
 }
 
-/* What two have seen of the same cell, in the place of the first. */
-static void see_together(
+/* Merge two partial attention outputs of one cell into the first. */
+static void merge_attention(
     float *out, float *log_sum, const float *other, const float *other_log_sum, int64_t heads, int64_t size
 ) {
     for (int64_t h = 0; h < heads; h++) {
@@ -349,9 +349,8 @@ static void see_together(
     }
 }
 
-/* `out` and `log_sum` come in as the cells' own values and logits and go out with the points added. Threads share
- * the points in the order of their cells. A cell between two shares belongs to the first; the second keeps apart
- * what it sees of it. */
+/* `out` and `log_sum` initially hold the cells' own values and logits. Threads share the points, sorted by cell;
+ * a cell that spans two shares belongs to the first, and the second merges its partial result at the end. */
 INLINE void cell_forward_sized(
     int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key, int64_t key_stride,
     const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid, float *out,
@@ -370,11 +369,11 @@ INLINE void cell_forward_sized(
             const int64_t end = start[c + 1] < last ? start[c + 1] : last;
             float *o = out + c * row, *l = log_sum + c * heads;
             if (i > start[c]) {
-                divided[s] = c + 1; /* zero is for none */
+                divided[s] = c + 1; /* zero means none */
                 o = apart + s * (row + heads), l = o + row;
                 for (int64_t h = 0; h < heads; h++) l[h] = -INFINITY;
             }
-            see_points(
+            attend_points(
                 o, l, query + c * row, key, key_stride, value, value_stride, order + i, end - i, heads, scale, work,
                 size);
             i = end;
@@ -384,7 +383,7 @@ INLINE void cell_forward_sized(
     for (int64_t s = 0; s < shares; s++) {
         const float *o = apart + s * (row + heads);
         const int64_t c = divided[s] - 1;
-        if (c >= 0) see_together(out + c * row, log_sum + c * heads, o, o + row, heads, size);
+        if (c >= 0) merge_attention(out + c * row, log_sum + c * heads, o, o + row, heads, size);
     }
     free(apart);
     free(divided);
@@ -410,7 +409,7 @@ INLINE void cell_backward_sized(
 ) {
     const int64_t row = heads * size, room = per_head(heads);
     Share shares[SHARES];
-    const int64_t count = share_out(shares, n, k, cell, valid, query_grad, row);
+    const int64_t count = make_shares(shares, n, k, cell, valid, query_grad, row);
     #pragma omp parallel for schedule(static)
     for (int64_t s = 0; s < count; s++) {
         float *weight = calloc(2 * room, sizeof(float)), *slope = weight + room;
@@ -437,7 +436,7 @@ INLINE void cell_backward_sized(
         }
         free(weight);
     }
-    bring_together(shares, count);
+    add_private_sums(shares, count);
 }
 
 void cell_backward(

@@ -1,8 +1,7 @@
-"""What is written in C for the processor, compiled on first use where there is a compiler.
+"""Compiles and loads the C back-end for CPUs, on first use.
 
-The library is kept in the user's cache folder under a name made of the source, the flags and the
-machine. It needs nothing but a C compiler. Single precision only; anything else, and machines
-without a compiler, are left to the other back-ends: `why_not` says so.
+The library is cached in the user's cache folder, under a hash of source, flags and machine. It
+needs a C compiler and supports float32 only; `why_not` gives the reason where it cannot run.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC
 
 @functools.cache
 def library() -> ctypes.CDLL | str:
-    """The compiled functions, or the reason why there are none."""
+    """The compiled library, or the reason why there is none."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return "there is no C compiler"
     source = b"".join(path.read_bytes() for path in SOURCES)
     files = [str(path) for path in SOURCES if path.suffix == ".c"]
-    for flags in ([*FLAGS, "-fopenmp"], FLAGS):  # without threads if need be
+    for flags in ([*FLAGS, "-fopenmp"], FLAGS):  # without threads if OpenMP is missing
         about = " ".join(flags) + processor.description()
         key = hashlib.sha256(source + about.encode()).hexdigest()
         path = processor.cache_folder() / f"native-{key[:16]}.so"
@@ -47,7 +46,7 @@ def library() -> ctypes.CDLL | str:
                     built = Path(folder) / path.name
                     command = [compiler, *flags, *files, "-o", str(built), "-lm"]
                     subprocess.run(command, check=True, capture_output=True)
-                    os.replace(built, path)  # whole or not at all, whoever else is building
+                    os.replace(built, path)  # atomic: another process may be building, too
             return ctypes.CDLL(str(path))
         except (OSError, subprocess.CalledProcessError):
             continue
@@ -55,7 +54,7 @@ def library() -> ctypes.CDLL | str:
 
 
 def why_not(*arguments: object) -> str | None:
-    """The reason these arguments are not for this back-end."""
+    """The reason why the C back-end cannot run with these arguments."""
     if torch.compiler.is_compiling():
         return "a graph is being traced"
     for t in arguments:
@@ -66,7 +65,7 @@ def why_not(*arguments: object) -> str | None:
 
 
 def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None) -> None:
-    """A function of the library."""
+    """Call a function of the library."""
     function = getattr(library(), name)
     function.restype = None
     converted = []

@@ -1,4 +1,4 @@
-"""Attention in C for the processor (attention.c)."""
+"""Attention ops in C (attention.c, windows.c)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _NeighbourAttention(torch.autograd.Function):
         query, key, value, rows, valid, bias, out = ctx.saved_tensors
         batch, n, heads, size = out.shape
         query_grad = out.new_empty(out.shape)
-        row_grad = out.new_zeros(*key.shape[:2], 2, heads, size)  # keys and values side by side
+        row_grad = out.new_zeros(*key.shape[:2], 2, heads, size)  # of keys and values, interleaved
         bias_grad = None if bias is None else torch.empty_like(bias)
         sizes = (batch * n, rows.shape[-1], heads, size)
         tokens = (*_at(query), *_at(key), *_at(value), rows, valid, bias)
@@ -128,7 +128,9 @@ class _CellAttention(torch.autograd.Function):
         grad = grad.contiguous()
         mean = (grad * out).sum(-1) - log_sum_grad
         query_grad = torch.zeros_like(query)
-        point_grad = out.new_empty(*key.shape[:2], 2, heads, size)  # keys and values side by side
+        point_grad = out.new_empty(
+            *key.shape[:2], 2, heads, size
+        )  # of keys and values, interleaved
         tokens = (query, *_at(key), *_at(value), rows, valid)
         sizes = (batch * n, rows.shape[-1], heads, size)
         call(
@@ -154,10 +156,10 @@ class _WindowAttention(torch.autograd.Function):
     ) -> Tensor:
         rows, labels = _windows(*layout)
         query, key, value = (t.flatten(1, -3) for t in (query, key, value))
-        if not _side_by_side(query, key, value):
+        if not _interleaved(query, key, value):
             query, key, value = torch.stack([query, key, value], 2).unbind(2)
         batch, cells, heads, size = query.shape
-        bias = None if bias is None else bias.transpose(1, 2).contiguous()  # by key, then query
+        bias = None if bias is None else bias.transpose(1, 2).contiguous()  # [head, key, query]
         out = query.new_empty(query.shape)
         sizes = (batch, *rows.shape, heads, size, cells)
         tokens = (query, key, *_at(value), rows, labels, bias)
@@ -190,34 +192,38 @@ def _windows(
     shift: tuple[int, ...],
     periodic: tuple[bool, ...],
 ) -> tuple[Tensor, Tensor | None]:
-    """The rows of every window, and labels of those that an edge keeps apart."""
+    """The rows of each window, and labels: rows with different labels must not attend."""
     dims = tuple(range(len(grid)))
     cells = torch.arange(torch.Size(grid).numel(), dtype=torch.int32).view(grid)
     rows = to_windows(cells.roll([-s for s in shift], dims)[None, ..., None, None], window)
     labels = window_labels(grid, window, shift, periodic, torch.device("cpu"))
-    return rows.flatten(1).contiguous(), None if labels is None else labels.to(
-        torch.uint8
-    ).contiguous()
+    if labels is not None:
+        labels = labels.to(torch.uint8).contiguous()
+    return rows.flatten(1).contiguous(), labels
 
 
 def _rows(t: Tensor) -> Tensor:
-    """`(batch, n, heads, size)` whose rows are equally far apart and whole."""
+    """`(batch, n, heads, size)` with contiguous rows at a constant stride, copied if necessary."""
     batch, n, heads, size = t.shape
-    whole = t.stride(3) == 1 and t.stride(2) == size
-    apart = batch == 1 or t.stride(0) == n * t.stride(1)
-    return t if whole and apart and t.stride(1) >= heads * size else t.contiguous()
+    contiguous_rows = t.stride(3) == 1 and t.stride(2) == size
+    constant_stride = batch == 1 or t.stride(0) == n * t.stride(1)
+    if contiguous_rows and constant_stride and t.stride(1) >= heads * size:
+        return t
+    return t.contiguous()
 
 
-def _side_by_side(*tensors: Tensor) -> bool:
+def _interleaved(*tensors: Tensor) -> bool:
+    """Whether all tensors can be read with one stride, as views of one projection can."""
     first = tensors[0]
     return all(_rows(t) is t and t.stride() == first.stride() for t in tensors)
 
 
 def _at(t: Tensor) -> tuple[Tensor, int]:
-    """Where a tensor's rows start, and how far they are apart."""
+    """A tensor and the stride of its rows."""
     return t, t.stride(1)
 
 
 def _flat(index: Tensor, rows: int) -> Tensor:
+    """Indices into the flattened batch."""
     start = torch.arange(index.shape[0]).view(-1, 1, 1) * rows
     return (index + start).contiguous()

@@ -1,4 +1,4 @@
-"""Linear maps and what surrounds them in C (rows.c): some rows at a time through all steps."""
+"""Row-wise steps in C (rows.c): all steps for one block of rows at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
 
 
 def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
-    """The reason these arguments are not for this back-end."""
+    """The reason why the C back-end cannot run with these arguments."""
     if torch.is_autocast_enabled("cpu"):
         return "it computes on the CPU in single precision"
     return native.why_not(x, *_tensors(steps))
@@ -31,7 +31,7 @@ def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
 
 
 def _tensors(steps: Sequence[Step], x: Tensor | None = None) -> list[Tensor | None]:
-    """Two for every step; what is added has the shape of x but for its width."""
+    """Two tensors or Nones per step; rows to add are expanded to the shape of `x`."""
     found: list[Tensor | None] = []
     for step in steps:
         match step:
@@ -45,7 +45,7 @@ def _tensors(steps: Sequence[Step], x: Tensor | None = None) -> list[Tensor | No
 
 
 class _Step(ctypes.Structure):
-    """As in rows.c."""
+    """The struct `Step` of rows.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "dim_in", "dim_out")),
@@ -90,7 +90,7 @@ def _steps(
     tensors: Sequence[Tensor | None],
     grads: Sequence[Tensor | None] | None = None,
 ) -> tuple[ctypes.Array[_Step], int]:
-    """For C, and how wide the result is."""
+    """The steps as C structs, and the width of the result."""
     steps = (_Step * len(kinds))()
     for i, (step, (kind, eps)) in enumerate(zip(steps, kinds, strict=True)):
         weight = tensors[2 * i]

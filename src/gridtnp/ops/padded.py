@@ -1,6 +1,6 @@
-"""Cell attention as the paper describes it: every cell filled up to the fullest one, and a mask.
+"""Cell attention as the paper describes it: cells padded to the fullest one, with a mask.
 
-Kept for comparison. Its cost follows the most crowded cell, not the number of points.
+Kept for comparison: its cost depends on the most crowded cell, not on the number of points.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def cell_attention(
     rank = torch.arange(len(to), device=to.device) - (count.cumsum(0) - count)[to]
     fullest = int(count.max()) if len(to) else 0
 
-    def fill(t: Tensor) -> Tensor:
-        space = t.new_zeros(batch * cells, fullest, heads, size)
-        return space.index_put((to, rank), t.flatten(0, 1)[point])
+    def pad(t: Tensor) -> Tensor:
+        zeros = t.new_zeros(batch * cells, fullest, heads, size)
+        return zeros.index_put((to, rank), t.flatten(0, 1)[point])
 
     query = query.expand(batch, -1, -1, -1).flatten(0, 1)
     own_value = own_value.expand(batch, -1, -1, -1).flatten(0, 1)
     own_logit = own_logit.expand(batch, -1, -1).flatten(0, 1)
-    there = torch.arange(fullest, device=to.device) < count.unsqueeze(-1)
-    logits = torch.einsum("chd,cnhd->cnh", query, fill(key)) * size**-0.5
-    logits = logits.masked_fill(~there.unsqueeze(-1), -torch.inf)
+    mask = torch.arange(fullest, device=to.device) < count.unsqueeze(-1)
+    logits = torch.einsum("chd,cnhd->cnh", query, pad(key)) * size**-0.5
+    logits = logits.masked_fill(~mask.unsqueeze(-1), -torch.inf)
     logits = torch.cat([own_logit.unsqueeze(1).to(logits.dtype), logits], 1)
-    values = torch.cat([own_value.unsqueeze(1), fill(value)], 1)
+    values = torch.cat([own_value.unsqueeze(1), pad(value)], 1)
     out = torch.einsum("cnh,cnhd->chd", torch.softmax(logits, 1), values)
     log_sum = torch.logsumexp(logits, 1)
     return out.unflatten(0, (batch, cells)), log_sum.unflatten(0, (batch, cells))

@@ -1,7 +1,4 @@
-"""The definitions:
-
-Loops over batch elements, cells, targets and windows, to be read and tested against.
-"""
+"""Definitions of the attention ops: readable loops that other back-ends are tested against."""
 
 from __future__ import annotations
 
@@ -13,10 +10,7 @@ from torch import Tensor
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One query `(heads, dh)` on a set of keys and values `(n, heads, dh)`:
-
-    Softmax(q·k / √dh) v.
-    """
+    """softmax(q·k / √dh) v of one query `(heads, dh)` and keys and values `(n, heads, dh)`."""
     if key.shape[0] == 0:
         return torch.zeros_like(query)
     logits = (query * key).sum(-1) / query.shape[-1] ** 0.5
@@ -40,10 +34,10 @@ def cell_attention(
     member = torch.ones_like(cell, dtype=torch.bool) if valid is None else valid
     means, sums = [], []
     for b, m in itertools.product(range(batch), range(cells)):
-        mine = ((cell[b] == m) & member[b]).any(-1)
-        logits = (query[b, m] * key[b, mine]).sum(-1) / query.shape[-1] ** 0.5
+        inside = ((cell[b] == m) & member[b]).any(-1)
+        logits = (query[b, m] * key[b, inside]).sum(-1) / query.shape[-1] ** 0.5
         logits = torch.cat([own_logit[b, m, None], logits])
-        values = torch.cat([own_value[b, m, None], value[b, mine]])
+        values = torch.cat([own_value[b, m, None], value[b, inside]])
         means.append((torch.softmax(logits, 0).unsqueeze(-1) * values).sum(0))
         sums.append(torch.logsumexp(logits, 0))
     return (
@@ -89,23 +83,22 @@ def window_attention(
 ) -> Tensor:
     sizes = query.shape[1:-2]
 
-    def place(position: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    def window_of(position: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """The window of a grid point, and its rank inside a full window."""
-        home, rank = [], 0
+        index, rank = [], 0
         for p, size, w, s, wraps in zip(position, sizes, window, shift, periodic, strict=True):
-            moved = (p - s) % size if wraps else p - s
-            home.append(moved // w)
-            rank = rank * w + moved % w
-        return tuple(home), rank
+            shifted = (p - s) % size if wraps else p - s
+            index.append(shifted // w)
+            rank = rank * w + shifted % w
+        return tuple(index), rank
 
-    everywhere = list(itertools.product(*(range(size) for size in sizes)))
-    places = [place(p) for p in everywhere]
+    points = [window_of(p) for p in itertools.product(*(range(size) for size in sizes))]
     q, k, v = (t.flatten(1, -3) for t in (query, key, value))
     rows = []
-    for b, n in itertools.product(range(q.shape[0]), range(len(everywhere))):
-        home, rank = places[n]
-        same = [i for i, (other, _) in enumerate(places) if other == home]
-        extra = None if bias is None else bias[:, rank, [places[i][1] for i in same]].T
+    for b, n in itertools.product(range(q.shape[0]), range(len(points))):
+        own_window, rank = points[n]
+        same = [i for i, (other, _) in enumerate(points) if other == own_window]
+        extra = None if bias is None else bias[:, rank, [points[i][1] for i in same]].T
         rows.append(attend(q[b, n], k[b, same], v[b, same], extra))
     return torch.stack(rows).view(query.shape)
 

@@ -1,15 +1,15 @@
-/* Linear maps and what surrounds them (norms, ReLUs, sums), row by row and single precision: what rows.py defines.
+/* Row-wise steps (linear maps, norms, ReLUs, sums) in float32, as defined in rows.py.
  *
- * Some rows at a time go through all steps while they are in the cache, and nothing in between is written to
- * memory; the backward pass computes it again. Threads share the rows out.
+ * Each block of rows goes through all steps while it is in the cache. Intermediate results are not stored; the
+ * backward pass recomputes them. Threads share the blocks.
  */
 
 #include "vectors.h"
 
 enum { LINEAR, NORM, RELU, ADD, KEEP, ADD_KEPT };
 
-/* `weight` and `bias` are those of a linear map, `out` × `in`, or of a norm; ADD has the rows to add as `weight`.
- * Gradients that nobody wants are NULL. */
+/* `weight` and `bias` of a linear map, `out` × `in`, or of a norm; for ADD, `weight` holds the rows to add.
+ * Gradients that are not needed are NULL. */
 typedef struct {
     int64_t kind, in, out;
     const float *weight, *bias;
@@ -17,13 +17,13 @@ typedef struct {
     double eps;
 } Step;
 
-#define BLOCK 96 /* so many rows at most at a time: whole tiles, and all that is made of them stays in the cache */
+#define BLOCK 96 /* rows per block: a multiple of TALL, small enough for the cache */
 
-static int64_t largest_of(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- products --------------------------------------------------------------------------------------- */
 
-/* y = x · w + bias, where w has `depth` rows and `width` columns and comes in panels of LANES columns. */
+/* y = x · w + bias; w has `depth` rows and `width` columns, in panels of LANES columns. */
 static void product(
     float *y, const float *x, int64_t x_row, const float *panels, const float *bias, int64_t rows, int64_t depth,
     int64_t width
@@ -35,8 +35,8 @@ static void product(
                 depth);
 }
 
-/* sum += gᵀ · x, in panels of LANES columns; `panel` has room for one of x. Few numbers are added at a time, then
- * their sums: so rounding errors do not grow with the number of rows. */
+/* sum += gᵀ · x, in panels of LANES columns; `panel` is a buffer for one panel of x. Summing by blocks keeps
+ * rounding errors from growing with the number of rows. */
 static void add_outer(
     float *sum, const float *g, int64_t out, const float *x, int64_t in, int64_t rows, float *panel
 ) {
@@ -53,14 +53,14 @@ static void add_outer(
     }
 }
 
-/* Columns in panels of LANES, what fills up left as it is: w[k, j] is at w[k * row + j * step]. */
+/* Pack a matrix into panels of LANES columns, leaving the padding as it is: w[k, j] is w[k * row + j * step]. */
 static void pack(float *panels, const float *w, int64_t row, int64_t step, int64_t depth, int64_t width) {
     for (int64_t j = 0; j < width; j++)
         for (int64_t k = 0; k < depth; k++)
             panels[(j / LANES * depth + k) * LANES + j % LANES] = w[k * row + j * step];
 }
 
-/* ---- all else ------------------------------------------------------------------------------------- */
+/* ---- the other steps ------------------------------------------------------------------------------ */
 
 INLINE float mean_of(const float *x, int64_t width) {
     vec s = all(0.0f);
@@ -71,8 +71,8 @@ INLINE float mean_of(const float *x, int64_t width) {
     return (sum(s) + rest) / width;
 }
 
-/* One over the standard deviation, which is no number where the variance is none. */
-INLINE float precision_of(const float *x, float mean, int64_t width, double eps) {
+/* 1/σ; NaN if the variance is infinite or NaN. */
+INLINE float inverse_std(const float *x, float mean, int64_t width, double eps) {
     vec s = all(0.0f);
     float rest = 0.0f;
     int64_t d = 0;
@@ -88,24 +88,24 @@ INLINE float precision_of(const float *x, float mean, int64_t width, double eps)
 static void norm(float *y, const float *x, const Step *step, int64_t rows) {
     const int64_t width = step->in, row = filled(width);
     for (int64_t i = 0; i < rows; i++, x += row, y += row) {
-        const float mean = mean_of(x, width), precision = precision_of(x, mean, width, step->eps);
+        const float mean = mean_of(x, width), scale = inverse_std(x, mean, width, step->eps);
         for (int64_t d = 0; d < width; d++)
-            y[d] = (x[d] - mean) * precision * step->weight[d] + step->bias[d];
+            y[d] = (x[d] - mean) * scale * step->weight[d] + step->bias[d];
     }
 }
 
-/* In the place of g; gradients of weight and bias are added to the sums. */
+/* Gradient in place of g; those of weight and bias are added to the sums. */
 static void norm_backward(
     float *g, const float *x, const Step *step, int64_t rows, float *weight_sum, float *bias_sum
 ) {
     const int64_t width = step->in, row = filled(width);
     for (int64_t i = 0; i < rows; i++, x += row, g += row) {
-        const float mean = mean_of(x, width), precision = precision_of(x, mean, width, step->eps);
+        const float mean = mean_of(x, width), scale = inverse_std(x, mean, width, step->eps);
         vec level = all(0.0f), slope = all(0.0f);
         float level_rest = 0.0f, slope_rest = 0.0f;
         int64_t d = 0;
         for (; d + W8 <= width; d += W8) {
-            const vec normed = (load(x + d) - mean) * precision, given = load(g + d);
+            const vec normed = (load(x + d) - mean) * scale, given = load(g + d);
             store(weight_sum + d, load(weight_sum + d) + given * normed);
             store(bias_sum + d, load(bias_sum + d) + given);
             const vec weighted = given * load(step->weight + d);
@@ -113,7 +113,7 @@ static void norm_backward(
             slope += weighted * normed;
         }
         for (; d < width; d++) {
-            const float normed = (x[d] - mean) * precision;
+            const float normed = (x[d] - mean) * scale;
             weight_sum[d] += g[d] * normed;
             bias_sum[d] += g[d];
             level_rest += g[d] * step->weight[d];
@@ -121,11 +121,11 @@ static void norm_backward(
         }
         const float a = (sum(level) + level_rest) / width, b = (sum(slope) + slope_rest) / width;
         for (d = 0; d < width; d++)
-            g[d] = precision * (g[d] * step->weight[d] - a - b * (x[d] - mean) * precision);
+            g[d] = scale * (g[d] * step->weight[d] - a - b * (x[d] - mean) * scale);
     }
 }
 
-/* sum += the columns' sums of g. */
+/* sum += column sums of g. */
 static void add_columns(float *sum, const float *g, int64_t width, int64_t rows) {
     for (int64_t d = 0; d < width; d += W8) {
         vec part = all(0.0f);
@@ -135,7 +135,7 @@ static void add_columns(float *sum, const float *g, int64_t width, int64_t rows)
 }
 
 static void relu(float *y, const float *x, int64_t numbers) {
-    for (int64_t i = 0; i < numbers; i++) y[i] = x[i] < 0.0f ? 0.0f : x[i]; /* what is no number stays so */
+    for (int64_t i = 0; i < numbers; i++) y[i] = x[i] < 0.0f ? 0.0f : x[i]; /* keeps NaN */
 }
 
 static void add(float *y, int64_t y_row, const float *x, int64_t x_row, const float *z, int64_t z_row, int64_t rows,
@@ -148,7 +148,7 @@ static void copy(float *y, int64_t y_row, const float *x, int64_t x_row, int64_t
     for (int64_t i = 0; i < rows; i++) memcpy(y + i * y_row, x + i * x_row, sizeof(float) * width);
 }
 
-/* Rows that may lie in columns, `step` floats apart. */
+/* Copy rows whose elements are `step` floats apart. */
 static void fetch(float *y, const float *x, int64_t row, int64_t step, int64_t rows, int64_t width) {
     if (step == 1) copy(y, filled(width), x, row, rows, width);
     else
@@ -156,23 +156,23 @@ static void fetch(float *y, const float *x, int64_t row, int64_t step, int64_t r
             for (int64_t i = 0; i < rows; i++) y[i * filled(width) + d] = x[i * row + d * step];
 }
 
-/* ---- steps one after the other -------------------------------------------------------------------- */
+/* ---- all steps of a block ------------------------------------------------------------------------- */
 
-/* What step i makes needs a place of its own if it cannot or must not take that of what it is made of. */
-static int apart(const Step *steps, int64_t i) {
+/* Whether step i needs an output buffer, because it cannot run in place or its input is still needed. */
+static int needs_buffer(const Step *steps, int64_t i) {
     const int64_t kind = steps[i].kind, before = i ? steps[i - 1].kind : LINEAR;
     return kind == LINEAR || kind == NORM || (kind != KEEP && (before == RELU || before == KEEP));
 }
 
 static int64_t widest(const Step *steps, int64_t count) {
     int64_t most = steps[0].in;
-    for (int64_t i = 0; i < count; i++) most = largest_of(most, steps[i].out);
+    for (int64_t i = 0; i < count; i++) most = larger_of(most, steps[i].out);
     return most;
 }
 
-/* at[i] is what step i reads; what is made goes into `room`. */
-static void through(
-    const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float **at, float *room
+/* Forward pass of a block; at[i] is the input of step i. Outputs go into `buffer`. */
+static void forward_block(
+    const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float **at, float *buffer
 ) {
     const float *kept = NULL;
     for (int64_t i = 0; i < count; i++) {
@@ -180,7 +180,7 @@ static void through(
         const float *x = at[i];
         float *y = at[i];
         const int64_t row = filled(s->out);
-        if (apart(steps, i)) y = room, room += (BLOCK + 1) * row;
+        if (needs_buffer(steps, i)) y = buffer, buffer += (BLOCK + 1) * row;
         if (s->kind == LINEAR)
             product(y, x, filled(s->in), panels[i], panels[i] + s->in * row, rows, s->in, s->out);
         else if (s->kind == NORM) norm(y, x, s, rows);
@@ -192,19 +192,19 @@ static void through(
     }
 }
 
-/* Floats that `through` needs at most. */
-static int64_t room_for(const Step *steps, int64_t count) {
+/* An upper bound for the floats that `forward_block` needs. */
+static int64_t buffer_size(const Step *steps, int64_t count) {
     int64_t floats = (BLOCK + 1) * filled(steps[0].in);
     for (int64_t i = 0; i < count; i++) floats += (BLOCK + 1) * filled(steps[i].out);
     return floats;
 }
 
-/* Panels of all linear maps, each followed by what the product begins with: of the maps themselves with their bias,
- * or of the way back with nothing. */
+/* Pack all linear maps, each followed by the initial value of its products: the bias, or zeros for the backward
+ * pass, which uses the transposed map. */
 static float *pack_all(float **panels, const Step *steps, int64_t count, int backward) {
     int64_t floats = 1;
     for (int64_t i = 0; i < count; i++) floats += (filled(steps[i].in) + 1) * (filled(steps[i].out) + 1);
-    float *room = calloc(floats, sizeof(float)), *next = room;
+    float *buffer = calloc(floats, sizeof(float)), *next = buffer;
     for (int64_t i = 0; i < count; i++) {
         const Step *s = steps + i;
         if (s->kind != LINEAR) continue;
@@ -219,13 +219,13 @@ static float *pack_all(float **panels, const Step *steps, int64_t count, int bac
             next += filled(s->out);
         }
     }
-    return room;
+    return buffer;
 }
 
-/* Few enough rows at a time that every thread has some. */
+/* Rows per block, such that every thread has one. */
 static int64_t block_of(int64_t n) {
     const int64_t share = tall((n + omp_get_max_threads() - 1) / omp_get_max_threads());
-    return share < BLOCK ? largest_of(share, TALL) : BLOCK;
+    return share < BLOCK ? larger_of(share, TALL) : BLOCK;
 }
 
 void rows_forward(
@@ -235,24 +235,24 @@ void rows_forward(
     float **panels = malloc(sizeof(float *) * count), *packed = pack_all(panels, steps, count, 0);
     #pragma omp parallel
     {
-        float *room = calloc(room_for(steps, count), sizeof(float));
+        float *buffer = calloc(buffer_size(steps, count), sizeof(float));
         float **at = malloc(sizeof(float *) * (count + 1));
         #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < n; first += block) {
             const int64_t rows = n - first < block ? n - first : block;
-            at[0] = room;
+            at[0] = buffer;
             fetch(at[0], x + first * row, row, step, rows, in);
-            through(steps, count, panels, first, rows, at, room + (BLOCK + 1) * filled(in));
+            forward_block(steps, count, panels, first, rows, at, buffer + (BLOCK + 1) * filled(in));
             copy(y + first * out, out, at[count], filled(out), rows, out);
         }
         free(at);
-        free(room);
+        free(buffer);
     }
     free(packed);
     free(panels);
 }
 
-/* Where every step's sums of gradients begin, in floats; sums[count] is how many there are. */
+/* Offsets of the gradient sums of each step, in floats; sums[count] is their total. */
 static void sums_of(int64_t *sums, const Step *steps, int64_t count) {
     sums[0] = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -263,13 +263,14 @@ static void sums_of(int64_t *sums, const Step *steps, int64_t count) {
     }
 }
 
-/* From the gradient g at the end of a block of rows to that at its beginning; `spare` has room for another such
- * block and `kept` for a third. */
-static float *back(
+/* Backward pass of a block: from the gradient g of its output to that of its input, which is returned. `spare` and
+ * `kept` are buffers of the same size. */
+static float *backward_block(
     const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float *const *at,
-    const int64_t *sums, float *sum, float *g, float *spare, float *kept, float *panel, int64_t lowest, int whole
+    const int64_t *sums, float *sum, float *g, float *spare, float *kept, float *panel, int64_t lowest,
+    int need_input_grad
 ) {
-    int waiting = 0; /* for the step that kept what was added later */
+    int pending = 0; /* `kept` holds a gradient for the matching KEEP */
     for (int64_t i = count - 1; i >= lowest; i--) {
         const Step *s = steps + i;
         const int64_t row = filled(s->out);
@@ -277,7 +278,7 @@ static float *back(
             float *weight_sum = sum + sums[i], *bias_sum = weight_sum + tall(s->out) * filled(s->in);
             if (s->bias_grad) add_columns(bias_sum, g, s->out, rows);
             if (s->weight_grad) add_outer(weight_sum, g, s->out, at[i], s->in, rows, panel);
-            if (i == lowest && !whole) break;
+            if (i == lowest && !need_input_grad) break;
             product(spare, g, row, panels[i], panels[i] + s->out * filled(s->in), rows, s->out, s->in);
             float *before = g;
             g = spare, spare = before;
@@ -288,26 +289,26 @@ static float *back(
         } else if (s->kind == ADD) {
             if (s->weight_grad) copy(s->weight_grad + first * s->out, s->out, g, row, rows, s->out);
         } else if (s->kind == KEEP) {
-            if (waiting) add(g, row, g, row, kept, row, rows, s->out);
-            waiting = 0;
+            if (pending) add(g, row, g, row, kept, row, rows, s->out);
+            pending = 0;
         } else {
-            if (waiting) add(kept, row, kept, row, g, row, rows, s->out);
+            if (pending) add(kept, row, kept, row, g, row, rows, s->out);
             else copy(kept, row, g, row, rows, s->out);
-            waiting = 1;
+            pending = 1;
         }
     }
     return g;
 }
 
-/* What all threads have at the same place; their sums are `each` floats apart. */
+/* Sum over threads, whose sums are `each` floats apart. */
 INLINE float total(const float *sum, int64_t each, int64_t threads) {
     float t = 0.0f;
     for (int64_t thread = 0; thread < threads; thread++) t += sum[thread * each];
     return t;
 }
 
-/* The gradients of a linear map or a norm that are wanted, out of the sums of all threads. */
-static void bring_together(const Step *s, const float *sum, int64_t each, int64_t threads) {
+/* Write the gradients of a linear map or norm, summed over threads, where they are needed. */
+static void write_gradients(const Step *s, const float *sum, int64_t each, int64_t threads) {
     const int64_t in = s->in, rows = s->kind == LINEAR ? s->out : 1, high = s->kind == LINEAR ? tall(s->out) : 1;
     if (s->weight_grad)
         for (int64_t o = 0; o < rows; o++)
@@ -329,7 +330,7 @@ void rows_backward(
     if (!x_grad)
         while (lowest < count - 1 && !steps[lowest].weight_grad && !steps[lowest].bias_grad) lowest++;
     while (last > 0 && steps[last].kind != LINEAR && steps[last].kind != RELU && steps[last].kind != NORM) last--;
-    const int64_t needed = steps[last].kind == RELU ? last + 1 : last; /* steps to compute again */
+    const int64_t needed = steps[last].kind == RELU ? last + 1 : last; /* steps to recompute */
     float **panels = malloc(sizeof(float *) * 2 * count), **back_panels = panels + count;
     float *packed = pack_all(panels, steps, needed, 0), *back_packed = pack_all(back_panels, steps, count, 1);
     int64_t *sums = malloc(sizeof(int64_t) * (count + 1));
@@ -338,8 +339,8 @@ void rows_backward(
     #pragma omp parallel
     {
         const int64_t places = (BLOCK + 1) * most;
-        float *room = calloc(room_for(steps, count) + 3 * places + BLOCK * LANES, sizeof(float));
-        float *g = room, *spare = g + places, *kept = spare + places, *panel = kept + places;
+        float *buffer = calloc(buffer_size(steps, count) + 3 * places + BLOCK * LANES, sizeof(float));
+        float *g = buffer, *spare = g + places, *kept = spare + places, *panel = kept + places;
         float *begin = panel + BLOCK * LANES;
         float **at = malloc(sizeof(float *) * (count + 1));
         #pragma omp for schedule(static)
@@ -347,20 +348,20 @@ void rows_backward(
             const int64_t rows = n - first < block ? n - first : block;
             at[0] = begin;
             fetch(at[0], x + first * row, row, step, rows, in);
-            through(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
+            forward_block(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
             copy(g, filled(out), grad + first * out, out, rows, out);
-            float *end = back(
+            float *end = backward_block(
                 steps, count, back_panels, first, rows, at, sums, sum + omp_get_thread_num() * sums[count], g, spare,
                 kept, panel, lowest, x_grad != NULL);
             if (x_grad) copy(x_grad + first * in, in, end, filled(in), rows, in);
         }
         free(at);
-        free(room);
+        free(buffer);
     }
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < count; i++)
         if (steps[i].kind == LINEAR || steps[i].kind == NORM)
-            bring_together(steps + i, sum + sums[i], sums[count], threads);
+            write_gradients(steps + i, sum + sums[i], sums[count], threads);
     free(sum);
     free(sums);
     free(back_packed);

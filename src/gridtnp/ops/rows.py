@@ -1,8 +1,7 @@
-"""Linear maps and what surrounds them, row by row: what most of a network consists of.
+"""Row-wise steps: linear maps, norms, ReLUs and residuals, and their back-ends in PyTorch.
 
-A list of steps says what is to be done, and back-ends do it. `plain` defines it; `recomputed` is
-for training, and keeps nothing for the backward pass but what goes in; the C back-end does so, too,
-and takes some rows at a time through all steps while they are in the cache.
+`plain` defines the result. `recomputed` uses gradient checkpointing, as the C back-end does, which
+also keeps each block of rows in the cache through all steps.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 LARGE = 2**19
-"""Numbers per activation from which on memory is dearer than computing something cheap twice."""
+"""Recompute activations with at least this many elements in the backward pass."""
 ROWS = 2048
-"""Rows that a processor takes at once."""
+"""Rows per checkpoint on the CPU."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Weight `(out, in)` and bias."""
+    """A linear map with weight `(out, in)` and bias."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -31,7 +30,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Norm:
-    """Zero mean and unit variance in every row, then weight and bias."""
+    """Layer norm."""
 
     weight: Tensor
     bias: Tensor
@@ -40,31 +39,31 @@ class Norm:
 
 @dataclass(frozen=True)
 class Relu:
-    """What is negative becomes zero."""
+    """ReLU."""
 
 
 @dataclass(frozen=True)
 class Add:
-    """Other rows, as many as there are."""
+    """Add other rows, which must broadcast to the input."""
 
     rows: Tensor
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Remember the rows as they are now, for `AddKept`."""
+    """Keep the current rows for `AddKept`, as the start of a residual connection."""
 
 
 @dataclass(frozen=True)
 class AddKept:
-    """Add what was remembered last."""
+    """Add the rows kept last."""
 
 
 Step = Linear | Norm | Relu | Add | Keep | AddKept
 
 
 def check(width: int, steps: Sequence[Step]) -> None:
-    """Raise, in a sentence, if rows of this width cannot go through the steps."""
+    """Raise unless the steps fit each other and rows of this width."""
     kept = None
     for number, step in enumerate(steps, start=1):
         bias = None
@@ -96,8 +95,8 @@ def check(width: int, steps: Sequence[Step]) -> None:
 
 
 def plain(x: Tensor, steps: Sequence[Step]) -> Tensor:
-    """One step after the other."""
-    kept, fresh = x, False  # what a linear map has made may be changed in place
+    """All steps in order, in plain PyTorch."""
+    kept, fresh = x, False  # the output of a linear map may be overwritten
     for step in steps:
         match step:
             case Linear(weight, bias):
@@ -117,26 +116,26 @@ def plain(x: Tensor, steps: Sequence[Step]) -> Tensor:
 
 
 def _sum(x: Tensor, rest: Tensor, fresh: bool) -> Tensor:
-    """In the place of x, if that is allowed and `rest` is not more precise."""
+    """In place if `x` may be overwritten and has the same dtype."""
     return x.add_(rest) if fresh and x.dtype == rest.dtype else x + rest
 
 
 def recomputed(x: Tensor, steps: Sequence[Step]) -> Tensor:
-    """The same, in pieces that are computed again for the backward pass."""
+    """`plain` in pieces, with gradient checkpointing."""
     flat, size = x.flatten(0, -2), ROWS if x.is_cpu else max(x.shape[:-1].numel(), 1)
     rows = [step.rows.expand(*x.shape[:-1], -1).flatten(0, -2) for step in _added(steps)]
     pieces = zip(*(t.split(size) for t in (flat, *rows)), strict=True)
-    made = [
+    outputs = [
         checkpoint(_piece, steps, *piece, use_reentrant=False, preserve_rng_state=False)
         for piece in pieces
     ]
-    y = made[0] if len(made) == 1 else torch.cat(made)
+    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def _piece(steps: Sequence[Step], x: Tensor, *rows: Tensor) -> Tensor:
-    left = iter(rows)
-    return plain(x, [Add(next(left)) if isinstance(step, Add) else step for step in steps])
+    remaining = iter(rows)
+    return plain(x, [Add(next(remaining)) if isinstance(step, Add) else step for step in steps])
 
 
 def _added(steps: Sequence[Step]) -> list[Add]:
@@ -147,7 +146,7 @@ def why_not_recomputed(x: Tensor, _: Sequence[Step]) -> str | None:
     if torch.compiler.is_compiling():
         return "a graph is being traced"
     if not torch.is_grad_enabled():
-        return "nothing is kept without gradients"
+        return "gradients are disabled"
     if x.numel() < LARGE:
         return "the activations are small"
     return None

@@ -1,8 +1,7 @@
-"""The same without loops, in plain PyTorch: cost follows the number of points, whatever cell they
-are in.
+"""Attention ops without loops, in plain PyTorch, on any device.
 
-Sums over points, forwards and backwards, run in at least single precision, so that a crowded cell
-does not swallow its members in half precision.
+Sums over points run in at least float32, forwards and backwards: in half precision, long sums would
+stop growing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def _sum_dtype(t: Tensor) -> torch.dtype:
 
 
 def _flat_index(index: Tensor, rows: int) -> Tensor:
-    """Index into `(batch * rows)` of an index into each batch element's `rows`, flattened."""
+    """Flattened indices into `(batch * rows)`, from indices into the `rows` of each element."""
     start = torch.arange(index.shape[0], device=index.device) * rows
     return (index + start.view(-1, *[1] * (index.ndim - 1))).flatten()
 
@@ -48,9 +47,7 @@ def cell_attention(
     logits = (per_cell(query)[to] * per_member(key)).sum(-1) * size**-0.5
     if valid is not None:
         logits = logits.masked_fill(~valid.flatten().unsqueeze(-1), -torch.inf)
-    with (
-        torch.no_grad()
-    ):  # the softmax does not depend on what is subtracted, nor does its gradient
+    with torch.no_grad():  # the result does not depend on the subtracted maximum
         top = own.scatter_reduce(0, to.unsqueeze(-1).expand(-1, heads), logits, "amax")
     own_weight = (own - top).exp()
     weight = (logits - top[to]).exp()
@@ -93,7 +90,7 @@ def neighbour_attention(
         logits = logits.masked_fill(~valid.unsqueeze(-1), torch.finfo(exact).min)
     weight = torch.softmax(logits, 2)
     if valid is not None:
-        weight = weight * valid.unsqueeze(-1)  # nothing to attend to: nothing comes back
+        weight = weight * valid.unsqueeze(-1)  # zero if no neighbour is valid
     return torch.einsum("bnkh,bnkhd->bnhd", weight.to(exact), near_value).to(value.dtype)
 
 
@@ -110,7 +107,7 @@ def to_windows(u: Tensor, window: Sequence[int]) -> Tensor:
 
 
 def from_windows(u: Tensor, shape: Sequence[int], window: Sequence[int]) -> Tensor:
-    """Back to `shape`, which is `(batch, *grid, heads, dh)`."""
+    """The inverse of `to_windows`; `shape` is `(batch, *grid, heads, dh)`."""
     axes = len(window)
     counts = [size // w for size, w in zip(shape[1:-2], window, strict=True)]
     u = u.reshape(shape[0], *counts, shape[-2], *window, shape[-1])
@@ -127,7 +124,10 @@ def window_labels(
     periodic: Sequence[bool],
     device: torch.device,
 ) -> Tensor | None:
-    """Per rolled window and point, on which side of the edges it lies; None where no edge cuts."""
+    """Labels of the points of each rolled window: those from opposite edges have different ones.
+
+    None if no window spans an edge.
+    """
     label = torch.zeros((), dtype=torch.long, device=device)
     cut = False
     for size, s, wraps in zip(grid, shift, periodic, strict=True):
@@ -146,7 +146,7 @@ def window_mask(
     periodic: Sequence[bool],
     device: torch.device,
 ) -> Tensor | None:
-    """Which pairs inside each rolled window really lie together; None where all of them do."""
+    """Which pairs of points in each rolled window may attend to each other; None if all may."""
     label = window_labels(grid, window, shift, periodic, device)
     return None if label is None else (label.unsqueeze(-1) == label.unsqueeze(-2)).unsqueeze(1)
 
@@ -181,7 +181,7 @@ def full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-    some = mask.any(1)
-    safe = mask | ~some.unsqueeze(-1)  # where there is nothing, attend to all and throw it away
+    any_key = mask.any(1)
+    safe = mask | ~any_key.unsqueeze(-1)  # avoids NaN; the result is zeroed below
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=safe[:, None, None, :])
-    return out.transpose(1, 2) * some.view(-1, 1, 1, 1)
+    return out.transpose(1, 2) * any_key.view(-1, 1, 1, 1)

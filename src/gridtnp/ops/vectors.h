@@ -1,4 +1,4 @@
-/* What the C files share: eight floats at a time, products of small matrices, and threads. */
+/* Shared by the C files: vectors of eight floats, products of small matrices, and OpenMP. */
 
 #pragma once
 
@@ -15,7 +15,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Eight floats at a time; compilers make of it what the processor has. */
+/* Vectors of eight floats, as an extension of GCC and Clang: portable, and lowered to the target's SIMD. */
 typedef float vec __attribute__((vector_size(32)));
 typedef int32_t ivec __attribute__((vector_size(32)));
 #define W8 8
@@ -41,7 +41,7 @@ INLINE float sum(vec v) {
 
 #define LANES (2 * W8)
 
-/* Room for so many floats and some to fill up, so that loops need no ends. */
+/* Round up to a multiple of LANES, so that loops need no remainder. */
 INLINE int64_t filled(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
 
 INLINE vec larger(vec a, vec b) {
@@ -55,10 +55,10 @@ INLINE vec larger(vec a, vec b) {
 
 #define LOG2E 1.44269504f
 
-/* 2^x for arguments that are not large: whole numbers by the exponent's bits, what is left by a polynomial. */
+/* 2^x for x well below 128: the integer part goes into the exponent bits, the rest into a polynomial. */
 INLINE vec exp2_8(vec x) {
     x = larger(all(-126.0f), x);
-    const vec shifted = x + 12582912.0f; /* the low bits are the nearest whole number */
+    const vec shifted = x + 12582912.0f; /* the low bits hold the nearest integer */
     const vec r = x - (shifted - 12582912.0f);
     vec p = r * 1.535336188e-4f + 1.339887440e-3f;
     p = p * r + 9.618437357e-3f;
@@ -66,12 +66,12 @@ INLINE vec exp2_8(vec x) {
     p = p * r + 2.402264791e-1f;
     p = p * r + 6.931472029e-1f;
     p = p * r + 1.0f;
-    return (vec)((ivec)p + (((ivec)shifted) << 23)); /* the constant's bits fall off the top */
+    return (vec)((ivec)p + (((ivec)shifted) << 23)); /* the shift drops the bits of the constant */
 }
 
 INLINE vec exp8(vec x) { return exp2_8(x * LOG2E); }
 
-/* The common head sizes are compiled with the size known. */
+/* Specialised for common head sizes. */
 #define FOR_SIZE(size, CALL) \
     switch (size) {          \
         case 4: CALL(4); break;   \
@@ -84,13 +84,14 @@ INLINE vec exp8(vec x) { return exp2_8(x * LOG2E); }
 
 /* ---- products ----------------------------------------------------------------------------------------
  *
- * They are made of tiles of TALL × LANES sums, as many as the registers of a processor with sixteen vectors hold. */
+ * Computed in tiles of TALL × LANES sums, which fit into sixteen vector registers. */
 
 #define TALL 6
 
+/* Round up to a multiple of TALL. */
 INLINE int64_t tall(int64_t rows) { return (rows + TALL - 1) / TALL * TALL; }
 
-/* TALL rows of LANES sums, which begin with `start`: y[r] = start[r] + Σ_k x[r, k] panel[k]. */
+/* One tile: y[r] = start[r] + Σ_k x[r, k] panel[k] for TALL rows of LANES columns. */
 INLINE void tile(
     float *y, int64_t y_row, const float *start, int64_t start_row, const float *x, int64_t x_row, int64_t x_step,
     const float *panel, int64_t depth

@@ -1,14 +1,13 @@
-/* Attention inside windows for the processor, in plain C and single precision: what reference.py defines.
+/* Window attention in float32, as defined in reference.py.
  *
- * Windows own their rows and are shared out whole. The rows of a head are collected in panels of LANES numbers, one
- * panel for heads of up to so many; there are `high` rows, so that tiles fit in, of which those beyond the window's
- * points do not matter. Weights and slopes are matrices p[j][i] of `high` rows and `wide` columns: how much point i
- * looks at point j. The backward pass computes the weights again.
+ * Each window is processed by one thread. The rows of one head are gathered into panels of LANES columns and `high`
+ * rows, padded to whole tiles; the padding is ignored. Weights and their gradients are matrices p[j][i] with `high`
+ * rows and `wide` columns, j being the key and i the query. The backward pass recomputes the weights.
  */
 
 #include "vectors.h"
 
-/* y[j][i] = Σ_d a[j][d] b[i][d]; b comes as columns, LANES of its rows after each other. */
+/* y[j][i] = Σ_d a[j][d] b[i][d]; b is transposed in blocks of LANES rows. */
 INLINE void products_of_rows(
     float *y, const float *a, const float *b_columns, int64_t high, int64_t wide, const int size
 ) {
@@ -34,8 +33,8 @@ INLINE void weighted_sums(
             tile(y + d * high + i * LANES, LANES, zeros, 0, p + i * row, row, step, b + d * high, points);
 }
 
-/* The window's rows of one head, in panels. */
-INLINE void collect(
+/* Gather the rows of one head of a window into panels. */
+INLINE void gather(
     float *panels, const float *from, int64_t stride, const int32_t *at, int64_t points, int64_t high, const int size
 ) {
     for (int64_t d = 0; d < size; d += LANES)
@@ -45,8 +44,8 @@ INLINE void collect(
                 sizeof(float) * (size - d < LANES ? size - d : LANES));
 }
 
-/* And back. */
-INLINE void spread(
+/* Scatter them back. */
+INLINE void scatter(
     float *to, int64_t stride, const float *panels, const int32_t *at, int64_t points, int64_t high, const int size
 ) {
     for (int64_t d = 0; d < size; d += LANES)
@@ -56,13 +55,13 @@ INLINE void spread(
                 sizeof(float) * (size - d < LANES ? size - d : LANES));
 }
 
-/* The next head's rows will be wanted. */
-INLINE void expect(const float *from, int64_t stride, const int32_t *at, int64_t points, const int size) {
+/* Prefetch the rows of the next head. */
+INLINE void prefetch(const float *from, int64_t stride, const int32_t *at, int64_t points, const int size) {
     for (int64_t i = 0; i < points; i++)
         for (int64_t d = 0; d < size; d += LANES) __builtin_prefetch(from + at[i] * stride + d);
 }
 
-/* Rows in panels become columns, LANES rows after each other. */
+/* Transpose panels in blocks of LANES rows. */
 INLINE void transpose(float *columns, const float *panels, int64_t wide, int64_t high, const int size) {
     for (int64_t first = 0; first < wide; first += LANES)
         for (int64_t d = 0; d < size; d++)
@@ -71,10 +70,10 @@ INLINE void transpose(float *columns, const float *panels, int64_t wide, int64_t
                     panels[d / LANES * LANES * high + (first + i) * LANES + d % LANES];
 }
 
-/* Weights, which times `inverse` of the one who looks sum to one. */
+/* Unnormalised attention weights, and the inverse of their sum for each query. */
 INLINE void window_weights(
-    float *p, float *inverse, const float *k, const float *query_columns, const uint8_t *label, const float *bias, int64_t points,
-    int64_t high, int64_t wide, float scale, const int size
+    float *p, float *inverse, const float *k, const float *query_columns, const uint8_t *label, const float *bias,
+    int64_t points, int64_t high, int64_t wide, float scale, const int size
 ) {
     products_of_rows(p, k, query_columns, high, wide, size);
     if (bias || label)
@@ -90,7 +89,7 @@ INLINE void window_weights(
         for (int64_t j = 0; j < points; j++) {
             const vec s = load(p + j * wide + i);
             vec e = exp2_8((s - top) * (scale * LOG2E));
-            if (label) e = (vec)((ivec)e & (s != -INFINITY)); /* exp never gets to zero, a mask does */
+            if (label) e = (vec)((ivec)e & (s != -INFINITY)); /* exp2_8 never returns exactly zero */
             store(p + j * wide + i, e);
             total += e;
         }
@@ -98,7 +97,7 @@ INLINE void window_weights(
     }
 }
 
-/* Labels matter only where they differ. */
+/* The labels of a window, or NULL if they are all equal. */
 INLINE const uint8_t *labels_of(const uint8_t *labels, int64_t window, int64_t points) {
     if (!labels) return NULL;
     labels += window * points;
@@ -124,13 +123,13 @@ INLINE void window_forward_sized(
             const uint8_t *label = labels_of(labels, task % windows, points);
             for (int64_t h = 0; h < heads; h++) {
                 const int64_t from = base * stride + h * size;
-                collect(q, query + from, stride, at, points, high, size);
-                collect(k, key + from, stride, at, points, high, size);
-                collect(v, value + from, stride, at, points, high, size);
+                gather(q, query + from, stride, at, points, high, size);
+                gather(k, key + from, stride, at, points, high, size);
+                gather(v, value + from, stride, at, points, high, size);
                 if (h + 1 < heads) {
-                    expect(query + from + size, stride, at, points, size);
-                    expect(key + from + size, stride, at, points, size);
-                    expect(value + from + size, stride, at, points, size);
+                    prefetch(query + from + size, stride, at, points, size);
+                    prefetch(key + from + size, stride, at, points, size);
+                    prefetch(value + from + size, stride, at, points, size);
                 }
                 transpose(qt, q, wide, high, size);
                 const float *b = bias ? bias + h * points * points : NULL;
@@ -139,7 +138,7 @@ INLINE void window_forward_sized(
                 for (int64_t d = 0; d < size; d += LANES)
                     for (int64_t i = 0; i < points; i++)
                         for (int64_t l = 0; l < LANES; l++) o[d * high + i * LANES + l] *= inverse[i];
-                spread(out + base * row + h * size, row, o, at, points, high, size);
+                scatter(out + base * row + h * size, row, o, at, points, high, size);
             }
         }
         free(q);
@@ -157,7 +156,7 @@ void window_forward(
     #undef CALL
 }
 
-/* Gradients go to rows of query, key and value side by side, `3 * heads * size` floats each. */
+/* `into` has rows of the gradients of query, key and value, `3 * heads * size` floats each. */
 INLINE void window_backward_sized(
     int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
     const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
@@ -165,13 +164,13 @@ INLINE void window_backward_sized(
 ) {
     const int64_t wide = filled(points), high = tall(wide), panels = high * filled(size), row = heads * size;
     const int64_t pairs = bias_grad ? heads * points * points : 0, threads = omp_get_max_threads();
-    float *apart = calloc(threads * pairs + 1, sizeof(float)); /* every thread's share of the bias's gradient */
+    float *bias_grads = calloc(threads * pairs + 1, sizeof(float)); /* the gradient of the bias, per thread */
     #pragma omp parallel
     {
         float *q = calloc(7 * panels + (2 * high + 1) * wide, sizeof(float)), *qt = q + panels, *k = qt + panels;
         float *v = k + panels, *g = v + panels, *gt = g + panels, *o = gt + panels;
         float *inverse = o + panels, *p = inverse + wide, *s = p + high * wide;
-        float *own_bias_grad = apart + omp_get_thread_num() * pairs;
+        float *own_bias_grad = bias_grads + omp_get_thread_num() * pairs;
         #pragma omp for schedule(static)
         for (int64_t task = 0; task < batch * windows; task++) {
             const int64_t base = task / windows * cells;
@@ -179,15 +178,15 @@ INLINE void window_backward_sized(
             const uint8_t *label = labels_of(labels, task % windows, points);
             for (int64_t h = 0; h < heads; h++) {
                 const int64_t from = base * stride + h * size;
-                collect(q, query + from, stride, at, points, high, size);
-                collect(k, key + from, stride, at, points, high, size);
-                collect(v, value + from, stride, at, points, high, size);
-                collect(g, grad + base * row + h * size, row, at, points, high, size);
+                gather(q, query + from, stride, at, points, high, size);
+                gather(k, key + from, stride, at, points, high, size);
+                gather(v, value + from, stride, at, points, high, size);
+                gather(g, grad + base * row + h * size, row, at, points, high, size);
                 if (h + 1 < heads) {
-                    expect(query + from + size, stride, at, points, size);
-                    expect(key + from + size, stride, at, points, size);
-                    expect(value + from + size, stride, at, points, size);
-                    expect(grad + base * row + (h + 1) * size, row, at, points, size);
+                    prefetch(query + from + size, stride, at, points, size);
+                    prefetch(key + from + size, stride, at, points, size);
+                    prefetch(value + from + size, stride, at, points, size);
+                    prefetch(grad + base * row + (h + 1) * size, row, at, points, size);
                 }
                 transpose(qt, q, wide, high, size);
                 transpose(gt, g, wide, high, size);
@@ -214,15 +213,15 @@ INLINE void window_backward_sized(
                     if (part == 2) weighted_sums(o, p, wide, 1, g, points, high, size);
                     if (part < 2)
                         for (int64_t d = 0; d < panels; d++) o[d] *= scale;
-                    spread(into + (base * 3 + part) * row + h * size, 3 * row, o, at, points, high, size);
+                    scatter(into + (base * 3 + part) * row + h * size, 3 * row, o, at, points, high, size);
                 }
             }
         }
         free(q);
     }
     for (int64_t thread = 0; thread < threads; thread++)
-        for (int64_t i = 0; i < pairs; i++) bias_grad[i] += apart[thread * pairs + i];
-    free(apart);
+        for (int64_t i = 0; i < pairs; i++) bias_grad[i] += bias_grads[thread * pairs + i];
+    free(bias_grads);
 }
 
 void window_backward(
