@@ -1,4 +1,4 @@
-"""What is installed and what this machine can do: to look at first when something fails."""
+"""`gridtnp doctor`: what is installed and what this machine can do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GB = 1e9
 
 
 def examine(folder: Path | None = None) -> dict[str, Any]:
-    """Versions, device, threads, back-ends, extras, memory and the disk that `folder` is on."""
+    """Versions, device, threads, back-ends, extras, memory, and the disk that holds `folder`."""
     built = native.library()
     memory = psutil.virtual_memory()
     disk = shutil.disk_usage(folder or Path.cwd())
@@ -49,7 +49,7 @@ def examine(folder: Path | None = None) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any]) -> str:
-    """The same to read."""
+    """Text of what `examine` found."""
     backend, memory, disk = found["c_backend"], found["memory_gb"], found["disk_gb"]
     lines = {
         "gridtnp": f"{found['gridtnp']}, Python {found['python']}, {found['platform']}",
@@ -58,9 +58,9 @@ def report(found: dict[str, Any]) -> str:
         "C back-end": "compiled" if backend["works"] else f"not used: {backend['why_not']}",
     }
     for extra, state in found["extras"].items():
-        lacking = state["missing"]
-        hint = f"missing {', '.join(lacking)}: pip install 'gridtnp[{extra}]'"
-        lines[f"extra {extra}"] = hint if lacking else "there"
+        missing = state["missing"]
+        hint = f"missing {', '.join(missing)}: pip install 'gridtnp[{extra}]'"
+        lines[f"extra {extra}"] = hint if missing else "installed"
     lines["memory"] = f"{memory['free']:.1f} of {memory['total']:.1f} GB free"
     lines["disk"] = f"{disk['free']:.1f} of {disk['total']:.1f} GB free here"
     return "\n".join(f"{name:<16} {text}" for name, text in lines.items())
