@@ -17,7 +17,7 @@ from gridtnp.cli.flags import in_flags
 
 SOURCES = Path(gridtnp.__file__).parent
 EDGES = ("cli", "ops", "network", "plots", "reproduce", "synthetic", "testing.py", "demo")
-"""Not behind the commands, or with messages of their own."""
+"""Not used by these commands, or written for the command line."""
 COMMANDS = ("inspect", "init", "fit", "evaluate", "predict", "sample", "export")
 ONLY_IN_PYTHON = {"block", "chunk", "config", "memory", "progress", "quiet", "rows", "selection"}
 ONLY_IN_PYTHON |= {"shard", "trackers", "train", "val"}

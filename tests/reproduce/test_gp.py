@@ -77,7 +77,7 @@ def test_the_packaged_model_is_close_to_the_exact_answer() -> None:
         found = scores(trained(length_scale, half), tests)
         gaps = [b - f for b, f in zip(oracle_scores(tests), found, strict=True)]
         assert 0 < sum(gaps) / 2 < most
-    with pytest.raises(ValueError, match="Unknown length-scale '0.7' of the trained models"):
+    with pytest.raises(ValueError, match=r"Unknown length-scale '0\.7' of the trained models"):
         trained(0.7)
 
 

@@ -35,7 +35,11 @@ from gridtnp.reproduce.report import write_report
 def main(
     arguments: Sequence[str] | None = None, program: str = "python -m gridtnp.reproduce"
 ) -> None:
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Train rows of the paper's table, continuing interrupted ones, and write "
+        "scores, a table and figures.",
+    )
     parser.add_argument("experiment", choices=["gp"])
     parser.add_argument("--scale", choices=list(SCALES), default="cpu")
     parser.add_argument("--rows", nargs="*", default=list(NAMES), metavar="ROW")
