@@ -1,8 +1,7 @@
-"""One measurement in a fresh process: `python benchmarks/cases.py NAME ARGUMENTS…` prints one line
-of JSON.
+"""One measurement in a fresh process: `python benchmarks/cases.py NAME ARGUMENTS…` prints JSON.
 
-Every line holds the matrix-multiply speed of the same process, so that figures from a busy or a
-slower machine can be scaled, and the peak of resident memory above what the imports take.
+The record holds the matrix-multiply speed of the same process, by which times from a busy or slower
+machine can be scaled, and the peak of resident memory above that of the imports.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gridtnp.task import TokenSet
 
 
 def timed(run: Callable[[], Any], repeats: int) -> list[float]:
-    """Seconds of each of `repeats` runs, after one that does not count."""
+    """Seconds of each of `repeats` runs, after one to warm up."""
     run()
     seconds = []
     for _ in range(repeats):
@@ -39,7 +38,7 @@ def timed(run: Callable[[], Any], repeats: int) -> list[float]:
 
 
 def matmul_speed() -> float:
-    """GFLOP/s of a 2048³ single-precision product."""
+    """GFLOP/s of a 2048³ matrix product in single precision."""
     a = torch.randn(2048, 2048)
     return 2 * 2048**3 / statistics.median(timed(lambda: a @ a, 5)) / 1e9
 
@@ -49,7 +48,7 @@ def peak_gb() -> float:
 
 
 def interleaved(run: Callable[[], Any], repeats: int) -> dict[str, float]:
-    """Median time of `run`, with the matrix-multiply speed taken before, between and after."""
+    """Median time of `run`, and the matrix-multiply speed measured before, between and after."""
     speeds, seconds = [matmul_speed()], []
     for _ in range(2 if repeats > 1 else 1):
         seconds += timed(run, repeats)
@@ -58,7 +57,7 @@ def interleaved(run: Callable[[], Any], repeats: int) -> dict[str, float]:
 
 
 def points(grid: gt.Grid, n: int, dim_y: int, features: int, crowd: float = 0.0) -> gt.PointSet:
-    """Uniform in the grid's extent; a share of them in one cell."""
+    """Uniform points on the grid's extent; the share `crowd` of them is in one cell."""
     low = torch.tensor([axis.low for axis in grid.axes])
     extent = torch.tensor([axis.high - axis.low for axis in grid.axes])
     x = low + extent * torch.rand(1, n, len(grid.axes))
@@ -80,7 +79,7 @@ def domain(name: str) -> gt.Grid:
 
 
 def task_for(name: str) -> gt.Task:
-    """A random task of the size that the paper's experiment has."""
+    """A random task with the size of the paper's experiment."""
     config, grid = gt.preset(name), domain(name)
     sizes = {"observations": 10_000, "skt": 64_800, "t2m": 1_500}
     targets = {"gp": 1_000, "stations": 9_957, "wind": 22_656}[name.split("/")[0]]
@@ -101,10 +100,10 @@ def training_step(model: gt.NeuralProcess, task: gt.Task) -> Callable[[], None]:
 
 
 def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
-    """FLOPs of all products of a forward pass, those of attention included:
+    """FLOPs of all matrix products of a forward pass, including attention.
 
-    With the C back-ends left out, whose work PyTorch's counter cannot see, and without gradients,
-    which it follows into places where there are none.
+    The C back-ends are left out, because PyTorch's counter cannot see their work, and so are
+    gradients, which it would follow into operations that have none.
     """
     network.requires_grad_(False)
     for name, table in ops.BACKENDS.items():
@@ -115,7 +114,7 @@ def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
 
 
 def model(name: str, repeats: str) -> dict[str, Any]:
-    """A preset's training step and its forward pass, batch size 1; memory is that of training."""
+    """Training step and forward pass of a preset at batch size 1, and the memory of training."""
     before = peak_gb()
     network, task = gt.build_model(gt.preset(name)), task_for(name)
     rows = {"step": interleaved(training_step(network, task), int(repeats))}
@@ -141,7 +140,7 @@ PARTS = {
 
 
 def profile(name: str) -> dict[str, Any]:
-    """Where the time of a preset's training step and forward pass goes, as shares."""
+    """Shares of the time of a preset's training step and forward pass, by kind of operation."""
     network, task = gt.build_model(gt.preset(name)), task_for(name)
     step = training_step(network, task)
 
@@ -165,7 +164,7 @@ def profile(name: str) -> dict[str, Any]:
 
 
 def encode(n: str, crowd: str) -> dict[str, Any]:
-    """Encoding n points onto the 64×64 grid of a gp preset."""
+    """Encode n points onto the 64×64 grid of a gp preset."""
     name = "gp/swin-tnp-pt-64x64"
     network, grid = gt.build_model(gt.preset(name)), domain(name)
     before = peak_gb()
@@ -178,9 +177,7 @@ def encode(n: str, crowd: str) -> dict[str, Any]:
 
 
 def encoder(n: str, crowd: str, backend: str) -> dict[str, Any]:
-    """Forward and backward of the cell attention alone, with all or a share of the points in one
-    cell.
-    """
+    """Forward and backward pass of cell attention alone, with a share of the points in one cell."""
     grid = domain("gp")
     part = PseudoTokenGridEncoder(grid, dim=128, heads=8, width=(1, 1))
     tokens = TokenSet(points(grid, int(n), 1, 0, float(crowd)).x, torch.randn(1, int(n), 128))
@@ -197,7 +194,7 @@ def encoder(n: str, crowd: str, backend: str) -> dict[str, Any]:
 
 
 def targets(n: str) -> dict[str, Any]:
-    """n targets from 100,000 context points, gp preset."""
+    """Predict n targets from 100,000 context points with a gp preset."""
     before = peak_gb()
     name = "gp/swin-tnp-pt-64x64"
     network, grid = gt.build_model(gt.preset(name)), domain(name)
@@ -209,8 +206,9 @@ def targets(n: str) -> dict[str, Any]:
 
 
 def op(name: str, backend: str, size: str) -> dict[str, Any]:
-    """One op forward, and forward with backward, at the size it has in a preset; memory is that of
-    both, without what goes in.
+    """Forward pass of an op at its size in a preset, and forward with backward pass.
+
+    Memory is that of both passes, without the inputs.
     """
     run, inputs = _op(name, backend, size)
     before = peak_gb()

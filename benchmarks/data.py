@@ -1,5 +1,7 @@
-"""How fast tasks are made: batches of 8 tasks of 10,000 points from memory, or of 11,000 points of
-a Gaussian process, into `benchmarks/results/data.json`.
+"""Speed of making tasks from data in memory and from Gaussian processes.
+
+Batches have 8 tasks, of 10,000 points or of 11,000 points of a process. Results go to
+`benchmarks/results/data.json`.
 
 python benchmarks/data.py [--seconds 5] [--workers 1]
 """
@@ -29,7 +31,7 @@ POINTS = 10_000
 
 
 def grid() -> xr.Dataset:
-    """A day of a global field at one degree: 65,160 places."""
+    """A day of a global field at one degree: 65,160 points."""
     values = np.random.default_rng(0).normal(size=(24, 181, 360)).astype(np.float32)
     axes = {
         "time": pd.date_range("2019-01-01", periods=24, freq="1h"),
@@ -40,7 +42,7 @@ def grid() -> xr.Dataset:
 
 
 def table() -> pd.DataFrame:
-    """A day of hourly reports of 20,000 stations."""
+    """A day of hourly reports from 20,000 stations."""
     rng = np.random.default_rng(0)
     stations = 20_000
     one = pd.DataFrame(
@@ -74,14 +76,14 @@ def samplers() -> dict[str, gt.Sampler]:
 
 
 def functions(length_scale: float) -> Iterator[gt.Task]:
-    """The paper's experiment: exact samples at 11,000 places, other ones in every task."""
+    """Tasks of the paper's experiment: exact samples at 11,000 random points."""
     process = GaussianProcess(
         box=((-6.0, 6.0),) * 2,
         context=10_000,
         targets=1_000,
         kernel=SquaredExponential(length_scale),
     )
-    return (draw.task for draw in stream(process, seed=0, batch=8))
+    return (batch.task for batch in stream(process, seed=0, batch=8))
 
 
 def measure(stream: Iterator[gt.Task], seconds: float) -> dict[str, float]:
@@ -119,7 +121,7 @@ def main() -> None:
         print(f"{name:<32} {results[name]}")
     path = HERE / "results" / "data.json"
     path.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"written: {path}")
+    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""All measurements, each in a fresh process, into `benchmarks/results/`: `make bench` or `python
-benchmarks/run.py`.
+"""All benchmarks, each in a fresh process, into `benchmarks/results/`: `make bench`.
 
 python benchmarks/run.py [models | ops | profile] [--only TEXT]
 
-takes some of them again. Results are merged into the files that are there.
+repeats some of them and merges the results into the existing files.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from gridtnp import ops
 from gridtnp.reproduce.gp import commit
 
 HERE = Path(__file__).parent
-# Seconds forward, seconds per training step and GB of a training process that the research code of
-# the paper's authors takes at batch size 1, on two idle cores with matrix products at 300 GFLOP/s.
+# The research code of the paper's authors at batch size 1, on two idle cores with products at
+# 300 GFLOP/s: seconds of a forward pass, seconds of a training step, GB of a training process.
 AUTHORS = {
     "gp/swin-tnp-pt-64x64": (0.279, 1.018, 0.81),
     "gp/swin-tnp-pt-32x32": (0.140, 0.376, 0.38),
@@ -52,7 +51,7 @@ AUTHORS_SGEMM = 300.0
 
 
 def measure(*case: str) -> dict[str, Any]:
-    """One case in a fresh process; what went wrong, if it did."""
+    """Result of one case in a fresh process, or its error."""
     command = [sys.executable, str(HERE / "cases.py"), *case]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -78,7 +77,7 @@ def models(only: str) -> dict[str, Any]:
             ]
             row["memory_of_authors"] = row["step"]["gb"] / AUTHORS[name][2]
         results[name] = row
-        write("models.json", {name: row})  # a long run that is stopped keeps what it has
+        write("models.json", {name: row})  # so that an interrupted run keeps its results
     return results
 
 
@@ -104,7 +103,7 @@ def operations(only: str) -> dict[str, Any]:
 
 
 def profiles(only: str) -> dict[str, Any]:
-    """Of the presets whose speed is compared in the documentation."""
+    """Profiles of the presets in docs/performance.md."""
     names = ("gp/swin-tnp-pt-64x64", "stations/swin-tnp-pt-64x128", "wind/swin-tnp-multi-pt-24x60")
     return {name: measure("profile", name) for name in names if only in name}
 
@@ -127,7 +126,7 @@ def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
 def show_models(results: dict[str, Any]) -> None:
     print(
         f"\n{'preset':<38}{'forward s':>10}{'share':>7}{'step s':>9}{'share':>7}{'GB':>6}   "
-        "against the authors' code"
+        "against the authors' code (times scaled by matrix-multiply speed)"
     )
     for name, row in results.items():
         if "failed" in row:

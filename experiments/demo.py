@@ -1,9 +1,8 @@
-"""`make demo`: the quick start. Stations of Colorado go in, a map with honest uncertainty comes
-out.
+"""`make demo`: from stations in Colorado to a temperature map with calibrated uncertainty.
 
-A small Swin-TNP learns to predict the monthly mean of daily maximum temperature from all other
-stations of the month. It is judged at stations and times that training never saw, beside
-interpolation and kriging. Everything it makes is left in one folder.
+A small Swin-TNP learns to predict the monthly mean of daily maximum temperature from the other
+stations of the month. It is evaluated at held-out stations and times, beside interpolation and
+kriging. All results are in one folder.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ MONTH = "1996-07-01"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The quick start on stations of Colorado.")
+    parser = argparse.ArgumentParser(description="The quick start on stations in Colorado.")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--steps", type=int, help="other than the recipe's, to look around quickly")
+    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
     options = parser.parse_args()
     out: Path = options.out
 
@@ -40,7 +39,7 @@ def main() -> None:
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
     model = gt.GriddedTNP.for_data(train, size="tiny", recipe=recipe)
-    resume = (out / "config.yaml").exists()  # a run that was stopped goes on, a whole one is there
+    resume = (out / "config.yaml").exists()  # continues an interrupted run, keeps a finished one
     model.fit(train, val, recipe=recipe, out=out, resume=resume)
 
     evaluation = model.evaluate(test, baselines=BASELINES)
@@ -50,19 +49,19 @@ def main() -> None:
     field = model.predict(test.at(MONTH), at=terrain)
     gt.write(field, out / "map.nc", overwrite=True)
     names = {"observed": "tmax", "model_mean": "tmax_mean"}
-    unseen = evaluation.predictions().rename(columns=names)  # the map takes those of its month
+    unseen = evaluation.predictions().rename(columns=names)  # all months; the map selects its own
     pictures = plots.album(evaluation, out)
     plots.maps(field, "tmax", stations=unseen).savefig(pictures / "map.png", dpi=150)
 
     print(f"Everything is in {out}:")
-    for path, what in {
-        "plots/map.png": f"tmax in {MONTH[:7]} and its errors at stations never seen",
+    for path, text in {
+        "plots/map.png": f"tmax in {MONTH[:7]} and its errors at held-out stations",
         "plots/": "calibration, normalised errors, training",
         "map.nc": "the same map for xarray",
-        "eval/": "scores, per station too",
+        "eval/": "scores, overall and per station",
         "model/": f"the model: gt.GriddedTNP.load({str(out)!r})",
     }.items():
-        print(f"  {path:<14} {what}")
+        print(f"  {path:<14} {text}")
 
 
 if __name__ == "__main__":

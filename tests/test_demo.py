@@ -1,4 +1,4 @@
-"""The demo runs from end to end, in a fresh process as a newcomer would start it."""
+"""The demo runs from end to end in a fresh process, as a newcomer would start it."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def test_the_demo_leaves_scores_maps_and_a_model(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--out", str(out), "--steps", "12"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for words in ("kriging-drift", "CRPS", "stations never seen", f"Everything is in {out}"):
+    for words in ("kriging-drift", "CRPS", "held-out stations", f"Everything is in {out}"):
         assert words in done.stdout
     for name in ("map", "errors", "pit", "coverage", "training"):
         assert (out / "plots" / f"{name}.png").stat().st_size > 10_000

@@ -17,9 +17,9 @@ import torch
 from fitting_cases import RECIPE, parts, small
 
 from gridtnp import doctor, processor
-from gridtnp.training.design import ModelOptions, design
 from gridtnp.estimates import estimate
 from gridtnp.ops import native
+from gridtnp.training.design import ModelOptions, design
 
 SENTENCE = (
     "Bfloat16 products crash on this processor (SIGILL): set "

@@ -1,4 +1,4 @@
-"""Experiments in YAML: what is read, what the command line replaces, what is refused and how."""
+"""Experiments in YAML: reading, overrides from the command line, errors, first experiments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import small
 import yaml
 
-from gridtnp.cli.experiment import Experiment, read_experiment, replaced
-from gridtnp.cli.first_experiment import first_experiment, named
+from gridtnp.cli.experiment import Experiment, parse_overrides, read_experiment
+from gridtnp.cli.first_experiment import first_experiment, name_files
 from gridtnp.recipes import Recipe
 
 SMALL: dict[str, Any] = {"data": {"sources": {"stations": "a.csv"}, "target": "stations.t2m"}}
@@ -26,7 +26,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path) -> None:
     made = read_experiment(written(tmp_path, SMALL))
     assert made.data.sources == {"stations": str(tmp_path / "a.csv")}  # beside the file
     assert made.model.size == "tiny"
-    assert made.train.made(made.model) is None  # that of the size
+    assert made.train.recipe_for(made.model) is None  # that of the size
     assert made.out == "runs/model"
 
 
@@ -40,7 +40,7 @@ def test_it_survives_being_written(tmp_path: Path) -> None:
     again = tmp_path / "again.yaml"
     made.write(again)
     assert read_experiment(again) == made
-    trained = made.train.made(made.model)
+    trained = made.train.recipe_for(made.model)
     assert isinstance(trained, Recipe)
     assert trained.rate == 0.001
 
@@ -53,7 +53,8 @@ def test_keys_can_be_replaced(tmp_path: Path) -> None:
     assert isinstance(trained, Recipe)
     assert (trained.rate, trained.steps) == (1e-3, 500_000)
     assert (made.model.size, made.evaluate.baselines, made.out) == ("small", ("nearest",), "runs/b")
-    assert replaced(["--split.hold-out-stations", "0.3"]) == [("split.hold_out_stations", 0.3)]
+    tokens = ["--split.hold-out-stations", "0.3"]
+    assert parse_overrides(tokens) == [("split.hold_out_stations", 0.3)]
 
 
 def test_dates_are_written_as_people_do(tmp_path: Path) -> None:
@@ -64,30 +65,28 @@ def test_dates_are_written_as_people_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "tokens", "sentence"),
     [
-        (SMALL | {"modle": {}}, [], r"A key of .*exp.yaml must be known.*did you mean 'model'"),
-        (SMALL | {"model": {"sise": "tiny"}}, [], r"A key of model in .*did you mean 'size'"),
-        (SMALL, ["--train.stpes", "3"], r"A key of train in .*'stpes'; did you mean 'steps'"),
-        (
-            SMALL | {"train": {"recipe": "qick"}},
-            [],
-            r"known by name.*did you mean 'quick'",
-        ),
-        (SMALL | {"train": {"steps": "many"}}, [], r"steps in .* does not fit: .*, got 'many'"),
+        (SMALL | {"modle": {}}, [], r"Unknown key 'modle' in .*exp.yaml; did you mean 'model'\?"),
+        (SMALL | {"model": {"sise": 1}}, [], r"key 'sise' in model of .*; did you mean 'size'\?"),
+        (SMALL, ["--train.stpes", "3"], r"key 'stpes' in train of .*; did you mean 'steps'\?"),
+        (SMALL | {"train": {"recipe": "qick"}}, [], r"recipe 'qick'; did you mean 'quick'\?"),
+        (SMALL | {"train": {"steps": "many"}}, [], r"train.steps in .*exp.yaml is 'many': Input"),
+        (SMALL | {"split": {"seed": "a"}}, [], r"split.seed in .*exp.yaml is 'a': Input should"),
         (
             SMALL | {"model": {"size": "huge"}},
             [],
-            r"model.size in .* does not fit: A size of a model .* did you mean 'large'\?$",
+            r"model.size in .*exp.yaml: Unknown size 'huge'; did you mean 'large'\?$",
         ),
-        ({"out": "runs/a"}, [], "must have the key 'data', but it is not there"),
-        (SMALL | {"split": 3}, [], r"split in .* must hold keys and values, got 3"),
-        ("- a\n- b\n", [], "must hold keys and values, got list"),
-        ("a: [1\n", [], "must be YAML, but it cannot be read"),
-        (SMALL, ["train.lr", "3"], r"must be a key and a value, such as --train.lr 1e-3, got"),
-        (SMALL, ["--train.lr"], r"--train.lr must have a value"),
+        ({"out": "runs/a"}, [], "exp.yaml has no key 'data'; add it"),
+        (SMALL | {"split": 3}, [], r"split in .* is 3: must hold keys and values"),
+        ("- a\n- b\n", [], "exp.yaml' holds a list: must hold keys and values"),
+        ("", [], "exp.yaml' is empty: must hold keys and values"),
+        ("a: [1\n", [], "exp.yaml' is not valid YAML: while parsing"),
+        (SMALL, ["train.lr", "3"], r"Unexpected argument 'train.lr'; options are a key and a"),
+        (SMALL, ["--train.lr"], r"--train.lr has no value; give one"),
         (
             SMALL | {"out": "a"},
             ["--out.where", "a"],
-            "out.where cannot be replaced, because out holds no keys",
+            "Unknown key 'out.where'; 'out' holds a value, not keys",
         ),
     ],
 )
@@ -96,8 +95,8 @@ def test_what_does_not_fit(tmp_path: Path, values: Any, tokens: list[str], sente
         read_experiment(written(tmp_path, values), tokens)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"make one with `gridtnp init FILES -o exp.yaml`"):
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"No such file: '.*none.yaml'; .* `gridtnp init "):
         read_experiment(tmp_path / "none.yaml")
 
 
@@ -137,17 +136,38 @@ def test_without_a_split_nothing_is_validated(folder: Path) -> None:
     assert train is test
 
 
+@pytest.mark.parametrize("written_in", ["the file", "an option"])
+def test_a_share_of_zero_holds_out_no_stations(folder: Path, written_in: str) -> None:
+    made, _ = first_experiment([str(folder / "stations.csv")], "stations.t2m", folder)
+    values = yaml.safe_load(yaml.safe_dump(made.model_dump(mode="json", exclude_none=True)))
+    values["split"]["time"] = ["2019-03-01T12:00", "2019-03-02"]
+    tokens = ["--split.hold_out_stations", "0"] if written_in == "an option" else []
+    if written_in == "the file":
+        values["split"]["hold_out_stations"] = 0
+    path = folder / "zero.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    by_time = read_experiment(path, tokens)
+    train, val, test = by_time.parts()
+    assert not any(part.held_out for part in (train, test))
+    assert val is not None
+    assert [len(part.times()) for part in (train, val, test)] == [2, 2, 2]
+    neither = by_time.model_copy(update={"split": by_time.split.model_copy(update={"time": None})})
+    train, val, test = neither.parts()
+    assert train is test
+    assert val is None
+
+
 def test_files_have_names(folder: Path) -> None:
-    assert named(["a/my-stations.csv.gz", "x=b.nc"]) == {
+    assert name_files(["a/my-stations.csv.gz", "x=b.nc"]) == {
         "my_stations": "a/my-stations.csv.gz",
         "x": "b.nc",
     }
-    with pytest.raises(ValueError, match=r"'a/x.csv' and 'b/x.nc' are both called 'x'; name them"):
-        named(["a/x.csv", "b/x.nc"])
+    with pytest.raises(ValueError, match=r"'a/x.csv' and 'b/x.nc' are both called 'x'; give one"):
+        name_files(["a/x.csv", "b/x.nc"])
     files = [str(folder / "stations.csv")]
-    with pytest.raises(ValueError, match=r"target's source must be one of the files.*'station'"):
+    with pytest.raises(ValueError, match=r"Unknown source 'station' in --target; did you mean"):
         first_experiment(files, "station.t2m", folder)
-    with pytest.raises(ValueError, match="A variable must be one of source 'stations'"):
+    with pytest.raises(ValueError, match=r"Unknown variable 'rain' .*'stations'"):
         first_experiment(files, "stations.rain", folder)
 
 

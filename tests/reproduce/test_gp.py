@@ -58,7 +58,7 @@ def test_a_finished_run_is_not_trained_again(folder: Path) -> None:
     assert checkpoint.stat().st_mtime_ns == before
 
 
-def test_weights_are_kept_with_what_they_belong_to(folder: Path) -> None:
+def test_weights_are_kept_with_their_configuration(folder: Path) -> None:
     weights, about = read_tensors(folder.parent / "kept" / "gp-0.5.safetensors")
     network = build_model(ModelConfig.model_validate_json(about["config"]))
     network.load_state_dict(weights)
@@ -66,22 +66,22 @@ def test_weights_are_kept_with_what_they_belong_to(folder: Path) -> None:
     assert about["commit"] == result["commit"]
 
 
-def test_the_model_in_the_box_is_close_to_the_exact_answer() -> None:
+def test_the_packaged_model_is_close_to_the_exact_answer() -> None:
     for length_scale, half, context, most in (
         (0.5, 3.0, 2500, 0.05),
         (0.5, 4.5, 5625, 0.05),
         (0.1, 3.0, 2500, 0.08),
     ):
         scale = replace(SCALES["cpu"], half=half, context=context)
-        draws = unseen(scale.process(length_scale, "exact"), 2)
-        found = scores(trained(length_scale, half), draws)
-        gaps = [b - f for b, f in zip(oracle_scores(draws), found, strict=True)]
+        tests = unseen(scale.process(length_scale, "exact"), 2)
+        found = scores(trained(length_scale, half), tests)
+        gaps = [b - f for b, f in zip(oracle_scores(tests), found, strict=True)]
         assert 0 < sum(gaps) / 2 < most
-    with pytest.raises(ValueError, match=r"trained model is there for some .* got '0.7'"):
+    with pytest.raises(ValueError, match=r"Unknown length-scale '0\.7' of the trained models"):
         trained(0.7)
 
 
-def test_with_no_rows_the_models_in_the_box_go_on_larger_squares(tmp_path: Path) -> None:
+def test_with_no_rows_the_packaged_models_predict_on_larger_squares(tmp_path: Path) -> None:
     smoke = ["gp", "--scale", "smoke", "--length-scale", "0.5"]
     main([*smoke, "--rows", "--larger", "3", "--out", str(tmp_path)])
     (path,) = tmp_path.glob("smoke/*/larger-3.json")
@@ -102,7 +102,7 @@ def test_full_scale_is_the_papers() -> None:
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"model families.*'swin'"):
+    with pytest.raises(ValueError, match=r"Unknown row 'swin'; did you mean 'swin-tnp-"):
         main(["gp", "--scale", "smoke", "--rows", "swin"])
-    with pytest.raises(ValueError, match=r"no result in .* yet; train a row first"):
+    with pytest.raises(ValueError, match=r"No results in '.*'; train a row first"):
         write_report(tmp_path)

@@ -104,12 +104,14 @@ def test_spectrum_sums_to_the_covariance(name: str) -> None:
 
 def test_ranges_and_choices_are_made_definite() -> None:
     many = OneOf((SquaredExponential(LogUniform(0.1, 1.0)), Matern(0.3)))
-    kernels = [many.drawn(generator(seed)) for seed in range(40)]
+    kernels = [many.sampled(generator(seed)) for seed in range(40)]
     scales = [k.length_scale for k in kernels if isinstance(k, SquaredExponential)]
     assert 5 < len(scales) < 35
     assert all(isinstance(s, float) and 0.1 <= s <= 1 for s in scales)
     assert len(set(scales)) == len(scales)
-    with pytest.raises(ValueError, match="take one kernel of it with drawn"):
+    with pytest.raises(
+        ValueError, match=r"is a range; fix it first with kernel.sampled\(generator\)"
+    ):
         SquaredExponential(LogUniform(0.1, 1.0)).covariance(torch.zeros(1, 2), torch.zeros(1, 2))
 
 
@@ -140,8 +142,8 @@ def test_samples_have_the_covariance_of_the_kernel(name: str) -> None:
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_smooth_samples_are_exact_in_any_dimension(axes: int) -> None:
-    """A sample is linear in the waves' amplitudes, so its covariance can be had without sampling:
-    wave by wave, what is read off must be the wave itself.
+    """A sample is linear in the amplitudes of the waves, so that each wave can be checked alone:
+    interpolation must return the wave itself.
     """
     box, kernel = ((0.0, 1.0),) * axes, SquaredExponential(0.5)
     sampler = lattice(kernel, box)
@@ -150,20 +152,20 @@ def test_smooth_samples_are_exact_in_any_dimension(axes: int) -> None:
     x = torch.rand(1, 7, axes, generator=generator())
     amplitude = sampler.amplitude
     modes = (amplitude > 1e-3 * amplitude.max()).nonzero()
-    pick = modes[torch.randperm(len(modes), generator=generator(1))[:200]]
-    for mode in pick:
+    for mode in modes[torch.randperm(len(modes), generator=generator(1))[:200]]:
         one = torch.zeros(amplitude.shape, dtype=torch.complex64)
         one[tuple(mode)] = amplitude[tuple(mode)]
-        read = sampler._read(torch.fft.ifftn(one, norm="forward").real.unsqueeze(0), x)[0]
+        function = torch.fft.ifftn(one, norm="forward").real.unsqueeze(0)
+        found = sampler._interpolate(function, x)[0]
         sizes = torch.tensor(amplitude.shape)
         wave = torch.where(mode > sizes // 2, mode - sizes, mode) / torch.tensor(sampler.periods)
-        whole = [torch.round(w * p) for w, p in zip(wave, sampler.periods, strict=True)]
-        variance = kernel.spectrum([w.double() for w in whole], sampler.periods).item()
+        numbers = [torch.round(w * p) for w, p in zip(wave, sampler.periods, strict=True)]
+        variance = kernel.spectrum([w.double() for w in numbers], sampler.periods).item()
         true = math.sqrt(variance) * torch.cos(2 * math.pi * (x[0] * wave).sum(-1))
-        torch.testing.assert_close(read, true, rtol=0, atol=2e-4)
+        torch.testing.assert_close(found, true, rtol=0, atol=2e-4)
 
 
-def test_functions_of_a_batch_are_independent_and_at_places_of_their_own() -> None:
+def test_functions_of_a_batch_are_independent_and_at_different_points() -> None:
     draw = exact(context=300, targets=1).draw(generator(), 6)
     x = draw.task.context[SOURCE].x
     assert len({tuple(row[0].tolist()) for row in x}) == 6
@@ -264,11 +266,11 @@ def test_looking_only_nearby_is_exact_where_the_kernel_falls_off() -> None:
         box=((-3.0, 3.0), (-3.0, 3.0)), context=900, targets=50, kernel=SquaredExponential(0.25)
     )
     draw = process.draw(generator(), 1)
-    whole, near = draw.posterior(), draw.posterior(reach=2.5)
-    torch.testing.assert_close(near.mean, whole.mean, rtol=0, atol=1e-3)
-    torch.testing.assert_close(near.stddev, whole.stddev, rtol=0, atol=1e-3)
-    far = draw.posterior(reach=0.2)
-    assert (far.stddev - whole.stddev).max() > 1e-3
+    full, near = draw.posterior(), draw.posterior(reach=2.5)
+    torch.testing.assert_close(near.mean, full.mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(near.stddev, full.stddev, rtol=0, atol=1e-3)
+    nearer = draw.posterior(reach=0.2)
+    assert (nearer.stddev - full.stddev).max() > 1e-3
 
 
 def test_the_exact_answer_is_calibrated_and_hard_to_beat() -> None:
@@ -388,7 +390,7 @@ def test_heavy_noise_has_its_distribution_and_no_exact_answer() -> None:
     for p in (0.05, 0.25, 0.5, 0.75, 0.95):
         assert values[int(p * 100_000)].item() == pytest.approx(0.1 * t.ppf(p, 3.0), abs=0.004)
     draw = exact(noise=noise).draw(generator(), 2)
-    with pytest.raises(ValueError, match="Only Gaussian functions seen with Gaussian noise"):
+    with pytest.raises(ValueError, match=r"no exact posterior; only .* with Gaussian noise"):
         draw.posterior()
 
 
@@ -413,30 +415,35 @@ def test_space_and_time() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SquaredExponential(0.0), "A length-scale must be positive, got 0.0"),
-        (lambda: SquaredExponential((0.1, -1.0)), "A length-scale must be positive, got -1.0"),
-        (lambda: Matern(0.1, smoothness=2.0), "must be 0.5, 1.5 or 2.5, got 2.0"),
-        (lambda: SquaredExponential(0.1, variance=-1.0), "variance of a kernel must be positive"),
-        (lambda: LogUniform(0.5, 0.1), "positive, low end first, got 0.5 to 0.1"),
-        (lambda: Periodic(0.5, period=0.0), "period of a kernel must be positive"),
-        (lambda: OneOf(()), "needs at least one kernel"),
-        (lambda: Sum(()), "needs at least one kernel"),
-        (lambda: Sum((Periodic(1.0),)), "cannot be in a sum"),
-        (lambda: StudentNoise(0.0), "must be positive, got 0.0"),
-        (lambda: exact(noise=0.0), "positive standard deviation, got 0.0"),
-        (lambda: exact(noise=math.nan), "positive standard deviation, got nan"),
-        (lambda: exact(box=()), "one to three axes, got 0"),
-        (lambda: exact(box=((1.0, -1.0),)), "from a low to a higher end, got 1.0 to -1.0"),
-        (lambda: exact(targets=0), "at least one target"),
-        (lambda: exact(context=(5, 3)), "no negative number of context points"),
-        (lambda: next(stream(exact(), seed=0, batch=1, workers=0)), "At least one worker"),
+        (lambda: SquaredExponential(0.0), "length_scale=0.0: must be positive"),
+        (lambda: SquaredExponential((0.1, -1.0)), "length_scale=-1.0: must be positive"),
+        (lambda: Matern(0.1, smoothness=2.0), "smoothness=2.0: must be 0.5, 1.5 or 2.5"),
+        (lambda: SquaredExponential(0.1, variance=-1.0), "variance=-1.0: must be positive"),
+        (lambda: LogUniform(0.5, 0.1), r"LogUniform\(0.5, 0.1\) is not a range of positive"),
+        (lambda: Periodic(0.5, period=0.0), "period=0.0: must be positive"),
+        (lambda: OneOf(()), "OneOf has no kernels; give at least one"),
+        (lambda: Sum(()), "Sum has no kernels; give at least one"),
+        (lambda: Sum((Periodic(1.0),)), "Sum cannot hold a periodic kernel"),
+        (lambda: StudentNoise(0.0), r"StudentNoise\(0.0, 3.0\): .* must be positive"),
+        (lambda: exact(noise=0.0), "noise=0.0: the standard deviation must be positive"),
+        (lambda: exact(noise=math.nan), "noise=nan: the standard deviation must be positive"),
+        (lambda: exact(box=()), "box has 0 axes: must have one to three"),
+        (lambda: exact(box=((1.0, -1.0),)), "from 1.0 to -1.0; .* the lower one first"),
+        (lambda: exact(targets=0), "targets=0: must be at least 1"),
+        (lambda: exact(context=(5, 3)), r"context=\(5, 3\): .* a range, lower end first"),
+        (lambda: exact(context=-1), "context=-1: must be a number from 0"),
+        (
+            lambda: posterior(SquaredExponential(1.0), 0.0, *[torch.zeros(1, 1)] * 3),
+            "noise=0.0: the standard deviation must be positive",
+        ),
+        (lambda: next(stream(exact(), seed=0, batch=1, workers=0)), "workers=0: at least one"),
         (
             lambda: exact(kernel=SquaredExponential((1.0, 1.0, 1.0))).draw(generator(), 1),
-            "one for each of 2, got 3",
+            "3 length-scales for 2 axes; give one for all axes or one for each",
         ),
     ],
 )
-def test_bad_input_is_told_in_a_sentence(make: object, message: str) -> None:
+def test_bad_input(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=message):
         make()
@@ -450,7 +457,7 @@ def test_points_too_close_for_their_noise() -> None:
 
 def test_more_points_than_memory_says_what_fits() -> None:
     x = torch.zeros(1, 2).expand(3_000_000, 2)
-    with pytest.raises(ValueError, match=r"up to [\d,]+ points fit; pass reach="):
+    with pytest.raises(ValueError, match=r"use at most [\d,]+ points, or pass reach="):
         posterior(SquaredExponential(0.5), 0.1, x, torch.zeros(1).expand(len(x)), x[:10])
 
 

@@ -1,1 +1,1 @@
-"""The command line `gridtnp`, and the experiments in YAML that it runs."""
+"""The command line `gridtnp`, and its experiments in YAML."""

@@ -1,32 +1,37 @@
-"""The command line: `gridtnp inspect · init · fit · evaluate · predict · sample · export · doctor ·
-reproduce`.
+"""The command line: `gridtnp inspect`, `init`, `fit`, `evaluate`, `predict`, `sample` and others.
 
-Nothing heavy is imported before a command runs, so that `--help` answers at once. What people did
-wrong is told in a sentence: exit code 1, or 2 where the command itself was mistyped; 130 after
-Ctrl-C. `--debug` shows where it happened.
+Nothing heavy is imported before a command runs, so that `--help` answers at once. Errors are one
+sentence on standard error. Exit codes: 1 for an error, 2 for a mistyped command, 130 after Ctrl-C,
+141 if the reader of a pipe has gone. `--debug` shows the traceback.
 """
 
 from __future__ import annotations
 
 import json as json_text
+import os
+import select
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
+from inspect import Parameter as Argument
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 
 from gridtnp import __version__
+from gridtnp.cli.arguments import (
+    load_run,
+    plot_evaluation,
+    read_context,
+    read_places,
+    require_free,
+    require_option,
+)
 
-if TYPE_CHECKING:
-    from gridtnp.cli.experiment import Experiment
-    from gridtnp.data.dataset import Dataset
-    from gridtnp.estimator import GriddedTNP
-    from gridtnp.evaluation.results import Evaluation
-    from gridtnp.inference.queries import Places
-
+CLOSED_PIPE = 141
+"""Exit code of a process that SIGPIPE ends: 128 + 13."""
 app = App(
     name="gridtnp",
     help="Observations anywhere, predictions with uncertainty anywhere.",
@@ -38,40 +43,46 @@ app = App(
 )
 
 Files = Annotated[list[str], Parameter(help="Paths, or name=path.")]
-Json = Annotated[bool, Parameter(negative="", help="Print JSON for machines.")]
+Json = Annotated[bool, Parameter(negative="", help="Print JSON.")]
 Run = Annotated[Path, Parameter(help="Folder of a run.")]
-Given = Annotated[
+FreshSources = Annotated[
     list[str] | None,
-    Parameter(consume_multiple=True, negative="", help="Fresh sources, name=path; else the run's."),
+    Parameter(
+        consume_multiple=True,
+        negative="",
+        help="Sources to predict from, as name=path (default: the run's own).",
+    ),
 ]
-Statics = Annotated[
+StaticFields = Annotated[
     list[str] | None,
-    Parameter(consume_multiple=True, negative="", help="Static fields, name=path; else the run's."),
+    Parameter(
+        consume_multiple=True,
+        negative="",
+        help="Static fields of these sources, as name=path (default: the run's own).",
+    ),
 ]
 At = Annotated[
-    str, Parameter(help="A file of places or a grid, or lat=37:41,lon=-109:-102,step=0.1.")
+    str, Parameter(help="A file with locations or a grid, or lat=37:41,lon=-109:-102,step=0.1.")
 ]
 Times = Annotated[
     list[str] | None, Parameter(consume_multiple=True, negative="", help="Times to predict at.")
 ]
-Out = Annotated[Path, Parameter(name=["--output", "-o"], help="Where to write.")]
-FLAGS = {"resume=True or": "--resume or", "overwrite=True replaces": "--overwrite replaces"}
-"""What sentences of the library advise, on the command line."""
-Overwrite = Annotated[bool, Parameter(negative="", help="Replace what is there.")]
+Out = Annotated[Path, Parameter(name=["--output", "-o"], help="File to write.")]
+Overwrite = Annotated[bool, Parameter(negative="", help="Replace an existing file.")]
 
 
 @app.command
 def inspect(files: Files, /, *, json: Json = False) -> None:
-    """Say what files hold: sources, variables, units, spans, and what is wrong with them."""
-    from gridtnp.cli.first_experiment import looked_at, told
+    """Describe files: sources, variables, units, extents and problems."""
+    from gridtnp.cli.first_experiment import describe_files, inspect_files
     from gridtnp.data.description import record_of
 
-    found = looked_at(files)
+    found = inspect_files(files)
     record = {
         name: record_of(source) | {"notes": [str(note) for note in notes]}
         for name, (source, notes) in found.items()
     }
-    _say(json, record, told(found))
+    _print(json, record, describe_files(found))
 
 
 @app.command
@@ -84,45 +95,40 @@ def init(
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Write a first experiment for files, to be edited and given to fit."""
+    """Write a first experiment for some files, to edit and pass to fit."""
+    require_free(output, overwrite)
     from gridtnp.cli.first_experiment import first_experiment
 
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{str(output)!r} must not be there yet; --overwrite replaces it.")
-    if not output.parent.is_dir():
-        raise FileNotFoundError(
-            f"The folder to write to must exist, but {str(output.parent)!r} does not."
-        )
-    made, reasons = first_experiment(files, target, output.parent)
-    made = made.model_copy(update={"out": f"runs/{output.stem}"})
-    made.write(output)
-    lines = [*reasons, f"wrote {output}; go on with: gridtnp fit {output}"]
-    _say(json, {"wrote": str(output), "reasons": list(reasons)}, "\n".join(lines))
+    experiment, reasons = first_experiment(files, target, output.parent)
+    experiment = experiment.model_copy(update={"out": f"runs/{output.stem}"})
+    experiment.write(output)
+    lines = [*reasons, f"wrote {output}; next: gridtnp fit {output}"]
+    _print(json, {"wrote": str(output), "reasons": list(reasons)}, "\n".join(lines))
 
 
 @app.command
 def fit(
-    experiment: Annotated[Path, Parameter(help="The YAML file of an experiment.")],
+    experiment: Annotated[Path, Parameter(help="YAML file of an experiment.")],
     /,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    resume: Annotated[bool, Parameter(negative="", help="Go on with the run.")] = False,
+    resume: Annotated[bool, Parameter(negative="", help="Continue the run.")] = False,
     json: Json = False,
 ) -> None:
-    """Train a model. Any key can be replaced: --train.lr 1e-3 --model.size small --out runs/b."""
-    from gridtnp.cli.experiment import NAME, read_experiment
+    """Train a model. Options replace keys of the experiment: --train.lr 1e-3 --out runs/b."""
+    from gridtnp.cli.experiment import FILE_NAME, read_experiment
     from gridtnp.estimator import GriddedTNP
     from gridtnp.training.distributed import make_accelerator
     from gridtnp.training.run_folder import RunFolder
 
     for token in overrides:
-        _require_option(token)
-    wanted = read_experiment(experiment, overrides)
-    out, training = Path(wanted.out), wanted.train
+        require_option(token)
+    config = read_experiment(experiment, overrides)
+    out, training = Path(config.out), config.train
     run, _ = RunFolder.opened(out, resume=resume)
-    train, val, _ = wanted.parts()
-    first = make_accelerator().is_main_process  # of several, one speaks and writes
-    quiet = json or not first
-    model = GriddedTNP.from_options(train, wanted.options(), seed=training.seed, quiet=quiet)
+    train, val, _ = config.parts()
+    main_process = make_accelerator().is_main_process
+    quiet = json or not main_process
+    model = GriddedTNP.from_options(train, config.options(), seed=training.seed, quiet=quiet)
     try:
         model.fit(
             train,
@@ -136,16 +142,17 @@ def fit(
             quiet=quiet,
         )
     except KeyboardInterrupt:
-        again = f"gridtnp fit {experiment} {' '.join(overrides)} --resume"
+        words = ["gridtnp", "fit", str(experiment), *overrides, "--resume"]
         raise KeyboardInterrupt(
-            f"Stopped; a checkpoint is in {out}. Go on with: {' '.join(again.split())}"
+            f"Stopped; a checkpoint is in {out}. Continue with: {' '.join(words)}"
         ) from None
     finally:
-        if first and run.config.exists() and not (out / NAME).exists():  # that of the run stays
-            wanted.write(out / NAME)
-    if first:
-        wanted.write(out / NAME)
-        _say(json, {"run": str(out)}, f"wrote {out}; go on with: gridtnp evaluate {out}")
+        # a refused --resume leaves the experiment of the run as it is
+        if main_process and run.config.exists() and not (out / FILE_NAME).exists():
+            config.write(out / FILE_NAME)
+    if main_process:
+        config.write(out / FILE_NAME)
+        _print(json, {"run": str(out)}, f"wrote {out}; next: gridtnp evaluate {out}")
 
 
 @app.command
@@ -156,21 +163,23 @@ def evaluate(
     baselines: Annotated[
         list[str] | None,
         Parameter(
-            consume_multiple=True, negative="", help="To compare with; else the experiment's."
+            consume_multiple=True,
+            negative="",
+            help="Baselines to compare with (default: the experiment's).",
         ),
     ] = None,
-    limit: Annotated[int | None, Parameter(help="So many times at most.")] = None,
+    limit: Annotated[int | None, Parameter(help="Maximum number of times.")] = None,
     json: Json = False,
 ) -> None:
     """Score a model on the test part of its data, beside baselines."""
-    model, wanted = _run(run)
-    train, _, test = wanted.parts()
-    rivals = wanted.evaluate.baselines if baselines is None else baselines
-    some = wanted.evaluate.limit if limit is None else limit
-    found = model.evaluate(test, list(rivals), train=train, limit=some)
-    places = [str(found.save(run)), *_pictures(found, run)]
-    record = json_text.loads(found.to_json()) | {"wrote": places[0], "pictures": places[1:]}
-    _say(json, record, f"{found}\nwrote {' and '.join(places)}")
+    model, experiment = load_run(run)
+    train, _, test = experiment.parts()
+    names = experiment.evaluate.baselines if baselines is None else baselines
+    times = experiment.evaluate.limit if limit is None else limit
+    found = model.evaluate(test, list(names), train=train, limit=times)
+    folders = [str(found.save(run)), *plot_evaluation(found, run)]
+    record = json_text.loads(found.to_json()) | {"wrote": folders[0], "pictures": folders[1:]}
+    _print(json, record, f"{found}\nwrote {' and '.join(folders)}")
 
 
 @app.command
@@ -180,8 +189,8 @@ def predict(
     *,
     at: At,
     output: Out,
-    context: Given = None,
-    static: Statics = None,
+    context: FreshSources = None,
+    static: StaticFields = None,
     times: Times = None,
     quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (
         0.05,
@@ -191,11 +200,12 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict anywhere, into .nc, .zarr, .parquet or .csv."""
-    model, wanted = _run(run)
-    data, fields = _context(wanted, context, static)
+    require_free(output, overwrite)
+    model, experiment = load_run(run)
+    data, fields = read_context(experiment, context, static)
     path = model.predict(
         data,
-        _places(at),
+        read_places(at),
         quantiles=quantiles,
         times=times,
         static=fields,
@@ -203,7 +213,7 @@ def predict(
         overwrite=overwrite,
         progress=not json,
     )
-    _say(json, {"wrote": str(path)}, f"wrote {path}")
+    _print(json, {"wrote": str(path)}, f"wrote {path}")
 
 
 @app.command
@@ -213,22 +223,23 @@ def sample(
     *,
     at: At,
     output: Out,
-    number: Annotated[int, Parameter(name=["--number", "-n"], help="How many fields.")] = 10,
-    context: Given = None,
-    static: Statics = None,
+    number: Annotated[int, Parameter(name=["--number", "-n"], help="Number of samples.")] = 10,
+    context: FreshSources = None,
+    static: StaticFields = None,
     times: Times = None,
-    subset: Annotated[int, Parameter(help="Points that are drawn one after the other.")] = 128,
+    subset: Annotated[int, Parameter(help="Points sampled autoregressively.")] = 128,
     seed: int = 0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Draw whole fields that could have been, into .nc, .zarr, .parquet or .csv."""
-    model, wanted = _run(run)
-    data, fields = _context(wanted, context, static)
+    """Draw joint samples of whole fields, into .nc, .zarr, .parquet or .csv."""
+    require_free(output, overwrite)
+    model, experiment = load_run(run)
+    data, fields = read_context(experiment, context, static)
     path = model.sample(
         number,
         data,
-        _places(at),
+        read_places(at),
         times=times,
         static=fields,
         subset=subset,
@@ -237,135 +248,122 @@ def sample(
         overwrite=overwrite,
         progress=not json,
     )
-    _say(json, {"wrote": str(path)}, f"wrote {path}")
+    _print(json, {"wrote": str(path)}, f"wrote {path}")
 
 
 @app.command
-def export(run: Run, /, *, output: Out = Path("model.pt2"), json: Json = False) -> None:
-    """Write the network as a graph for torch.export, checked against the model."""
+def export(
+    run: Run,
+    /,
+    *,
+    output: Out = Path("model.pt2"),
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Write the network as a torch.export graph, checked against the model."""
+    require_free(output, overwrite)
     from gridtnp.estimator import GriddedTNP
 
     path = GriddedTNP.load(run).export(output)
-    _say(json, {"wrote": str(path)}, f"wrote {path}")
+    _print(json, {"wrote": str(path)}, f"wrote {path}")
 
 
 @app.command
 def doctor(*, json: Json = False) -> None:
-    """Say what is installed and what this machine can do."""
+    """Report what is installed and what this machine can do."""
     from gridtnp.cli.doctor import examine, report
 
     found = examine()
-    _say(json, found, report(found))
+    _print(json, found, report(found))
 
 
 @app.command(help_flags=[])
 def reproduce(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
-    """Repeat an experiment of the paper: reproduce gp; its options: reproduce gp --help."""
-    from gridtnp.reproduce.__main__ import main as again
+    """Reproduce an experiment of the paper; options: reproduce gp --help."""
+    from gridtnp.reproduce.__main__ import main as run_experiment
 
-    again(list(tokens) or ["--help"], program="gridtnp reproduce")
+    run_experiment(list(tokens) or ["--help"], program="gridtnp reproduce")
 
 
-# ---- what commands share -------------------------------------------------------------------------
+# ---- running a command ---------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave with its exit code."""
+    """Run a command and exit with its code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [token for token in given if token != "--debug"]
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"note: {_in_flags(str(message), given)}", file=sys.stderr)
+
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _note
+            warnings.showwarning = note
             app(given, exit_on_error=False, print_error=False)
+        sys.stdout.flush()  # a closed pipe can be handled here, but not at exit
     except CycloptsError as error:
-        _leave(2, f"{error}", debug)
+        _exit(2, str(error), debug)
     except KeyboardInterrupt as stopped:
-        _leave(130, str(stopped) or "Stopped.", debug)
+        _exit(130, str(stopped) or "Stopped.", debug)
     except (ValueError, OSError, ImportError) as error:
-        _leave(1, str(error) or type(error).__name__, debug)
+        if isinstance(error, BrokenPipeError) and _discard_closed_streams():
+            sys.exit(CLOSED_PIPE)
+        _exit(1, _in_flags(str(error) or type(error).__name__, given), debug)
+    except SystemExit as left:
+        by_rich = isinstance(left.__context__, BrokenPipeError)  # it exits with code 1
+        if by_rich or _discard_closed_streams():
+            left.code = CLOSED_PIPE
+        raise
 
 
-def _leave(code: int, sentence: str, debug: bool) -> None:
+def _discard_closed_streams() -> bool:
+    """Whether the reader of an output has gone, as in `gridtnp … | head`.
+
+    What is left in the buffer then goes nowhere at exit, instead of raising again.
+    """
+    closed = [stream for stream in (sys.stdout, sys.stderr) if _reader_gone(stream)]
+    for stream in closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return bool(closed)
+
+
+def _reader_gone(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+        errors = select.poll()
+        errors.register(stream.fileno(), 0)
+        return bool(errors.poll(0))
+    except BrokenPipeError:
+        return True
+    except (OSError, AttributeError):  # not a file, or no poll on this system
+        return False
+
+
+def _exit(code: int, message: str, debug: bool) -> None:
     if debug:
         raise
-    for python, flag in FLAGS.items():
-        sentence = sentence.replace(python, flag)
-    print(sentence, file=sys.stderr)
+    print(message, file=sys.stderr)
+    _discard_closed_streams()
     sys.exit(code)
 
 
-def _note(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning without the line of code that it comes from."""
-    print(f"note: {message}", file=sys.stderr)
+def _in_flags(message: str, given: Sequence[str]) -> str:
+    """Advice about arguments in Python, as advice about the flags of the command."""
+    from gridtnp.cli.flags import in_flags
+
+    command = given[0] if given else ""
+    return in_flags(message, command, flags_of(command))
 
 
-def _say(json: bool, record: dict[str, Any], text: str) -> None:
+def flags_of(command: str) -> set[str]:
+    """Names of the flags of a command."""
+    if command not in app:
+        return set()
+    function = app[command].default_command
+    arguments = () if function is None else signature(function).parameters.values()
+    return {a.name for a in arguments if a.kind is Argument.KEYWORD_ONLY}
+
+
+def _print(json: bool, record: dict[str, Any], text: str) -> None:
     print(json_text.dumps(record, ensure_ascii=False) if json else text)
-
-
-def _require_option(token: str) -> None:
-    """A flag that was mistyped is not taken for a key."""
-    from gridtnp.errors import require_known
-
-    if token.startswith("--") and "." not in token and token.partition("=")[0] != "--out":
-        known = ("--resume", "--json", "--out", "--debug")
-        require_known(token, known, "option")
-
-
-def _run(folder: Path) -> tuple[GriddedTNP, Experiment]:
-    """The model of a run, and the experiment that made it."""
-    from gridtnp.cli.experiment import NAME, read_experiment
-    from gridtnp.estimator import GriddedTNP
-
-    model = GriddedTNP.load(folder)
-    path = folder / NAME
-    if not path.exists():
-        raise ValueError(
-            f"A run must have its {NAME}, which `gridtnp fit` writes, but {folder} has none; use "
-            "the model from Python: gt.GriddedTNP.load."
-        )
-    return model, read_experiment(path)
-
-
-def _pictures(found: Evaluation, run: Path) -> list[str]:
-    """Where they are, if matplotlib is installed."""
-    if find_spec("matplotlib") is None:
-        return []
-    from gridtnp.plots import album
-
-    return [str(album(found, run))]
-
-
-def _context(
-    wanted: Experiment, context: list[str] | None, static: list[str] | None
-) -> tuple[Dataset | dict[str, str], dict[str, str] | None]:
-    """The run's own data, or fresh ones with the run's static fields."""
-    from gridtnp.cli.first_experiment import named
-
-    if context is None:
-        if static is not None:
-            raise ValueError("Static fields belong to fresh data; give --context too.")
-        return wanted.dataset(), None
-    fields = wanted.data.static if static is None else named(static)
-    return dict(named(context)), fields or None
-
-
-def _places(at: str) -> Places:
-    """A file, or a grid in words."""
-    from gridtnp.data.places import latlon_grid
-    from gridtnp.data.reading import open_data
-
-    if "=" not in at:
-        return open_data(at)
-    given: dict[str, str] = {}
-    for part in at.split(","):
-        key, _, value = part.partition("=")
-        given[key.strip()] = value
-    try:
-        (south, north), (west, east) = (map(float, given[k].split(":")) for k in ("lat", "lon"))
-        return latlon_grid(lat=(south, north), lon=(west, east), step=float(given["step"]))
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"A grid in words must be like lat=37:41,lon=-109:-102,step=0.1, got {at!r}."
-        ) from None

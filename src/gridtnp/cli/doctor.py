@@ -1,4 +1,4 @@
-"""What is installed and what this machine can do: to look at first when something fails."""
+"""`gridtnp doctor`: what is installed and what this machine can do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GB = 1e9
 
 
 def examine(folder: Path | None = None) -> dict[str, Any]:
-    """Versions, device, threads, back-ends, extras, memory and the disk that `folder` is on."""
+    """Versions, device, threads, back-ends, extras, memory, and the disk that holds `folder`."""
     built, bfloat16 = native.library(), processor.why_not_bfloat16()
     memory = psutil.virtual_memory()
     disk = shutil.disk_usage(folder or Path.cwd())
@@ -54,7 +54,7 @@ def examine(folder: Path | None = None) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any]) -> str:
-    """The same to read."""
+    """Text of what `examine` found."""
     backend, memory, disk = found["c_backend"], found["memory_gb"], found["disk_gb"]
     bfloat16 = found["bfloat16"]
     trouble = "; ".join(filter(None, (bfloat16["why_not"], bfloat16["way_out"])))
@@ -66,9 +66,9 @@ def report(found: dict[str, Any]) -> str:
         "bfloat16": "products work" if bfloat16["works"] else trouble,
     }
     for extra, state in found["extras"].items():
-        lacking = state["missing"]
-        hint = f"missing {', '.join(lacking)}: pip install 'gridtnp[{extra}]'"
-        lines[f"extra {extra}"] = hint if lacking else "there"
+        missing = state["missing"]
+        hint = f"missing {', '.join(missing)}: pip install 'gridtnp[{extra}]'"
+        lines[f"extra {extra}"] = hint if missing else "installed"
     lines["memory"] = f"{memory['free']:.1f} of {memory['total']:.1f} GB free"
     lines["disk"] = f"{disk['free']:.1f} of {disk['total']:.1f} GB free here"
     return "\n".join(f"{name:<16} {text}" for name, text in lines.items())

@@ -1,7 +1,6 @@
-"""Experiments: a YAML file that says which data, which split, which model and how to train it.
+"""Experiments in YAML: data, split, model, training and evaluation of a run.
 
-Paths in it are relative to the file. Unknown keys are refused with the one that was probably meant,
-and any key can be replaced from the command line: `--train.lr 1e-3`.
+Paths are relative to the file. Options of the command line replace keys: `--train.lr 1e-3`.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from gridtnp.recipes import Recipe, read_recipe, recipe
 from gridtnp.training.design import SIZES, ModelOptions
 
 ALIASES = {"lr": "rate", "learning_rate": "rate"}
-"""What else settings of a recipe are called."""
-NAME = "experiment.yaml"
-"""The experiment in the folder of its run."""
+"""Other names for fields of a recipe."""
+FILE_NAME = "experiment.yaml"
+"""Name of the experiment in the folder of its run."""
 
 
 class Sources(Part):
-    """Which data; see `Dataset`."""
+    """The data; see `Dataset`."""
 
     sources: dict[str, str] = Field(min_length=1)
     target: str | tuple[str, ...]
@@ -47,7 +46,7 @@ class Sources(Part):
 
 
 class Split(Part):
-    """What is kept apart for validation and for the test; see `Dataset.split`."""
+    """What is held out for validation and test; see `Dataset.split`."""
 
     time: tuple[str, str] | None = None
     gap: str = "0h"
@@ -57,13 +56,13 @@ class Split(Part):
 
     @field_validator("time", mode="before")
     @classmethod
-    def _written_plainly(cls, value: Any) -> Any:
-        """YAML takes 1990 for a number and 1990-01-01 for a date."""
+    def _as_text(cls, value: Any) -> Any:
+        """Undo YAML's reading of 1990 as a number and of 1990-01-01 as a date."""
         return [str(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 class Training(BaseModel):
-    """How to train: a recipe by name, and any of its settings instead (`steps`, `lr`, …)."""
+    """How to train: a recipe by name, and fields of it to replace (`steps`, `lr`, …)."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -72,34 +71,36 @@ class Training(BaseModel):
     seed: int = 0
     workers: PositiveInt = 1
 
-    def made(self, options: ModelOptions) -> Recipe | str | None:
-        """A recipe by name, or with everything that replaces a part of it; None is the size's."""
-        named = self.recipe or options.recipe
-        own = {ALIASES.get(name, name): value for name, value in (self.model_extra or {}).items()}
-        base = recipe(named or SIZES[options.size].recipe)  # a wrong name is told at once
-        return read_recipe(asdict(base) | own) if own else named
+    def recipe_for(self, options: ModelOptions) -> Recipe | str | None:
+        """The recipe by name, or with some of its fields replaced; None is the size's default."""
+        name = self.recipe or options.recipe
+        own = {
+            ALIASES.get(field, field): value for field, value in (self.model_extra or {}).items()
+        }
+        base = recipe(name or SIZES[options.size].recipe)  # raises for an unknown name
+        return read_recipe(asdict(base) | own) if own else name
 
 
-class Judging(Part):
-    """What `evaluate` compares the model with; `limit` is a number of times to look at."""
+class Scoring(Part):
+    """Baselines of `evaluate`; `limit` is the maximum number of times."""
 
     baselines: tuple[str, ...] = ("nearest", "idw")
     limit: PositiveInt | None = None
 
 
 class Experiment(Part):
-    """Everything that a run needs to know."""
+    """All settings of a run."""
 
     data: Sources
     split: Split = Field(default_factory=Split)
     model: ModelOptions = Field(default_factory=ModelOptions)
     train: Training = Field(default_factory=Training)
-    evaluate: Judging = Field(default_factory=Judging)
+    evaluate: Scoring = Field(default_factory=Scoring)
     out: str = "runs/model"
 
     def options(self) -> ModelOptions:
-        """Those about the model, with the recipe that training will follow."""
-        return self.model.model_copy(update={"recipe": self.train.made(self.model)})
+        """Options of the model, with the recipe of its training."""
+        return self.model.model_copy(update={"recipe": self.train.recipe_for(self.model)})
 
     def dataset(self) -> Dataset:
         data = self.data
@@ -112,13 +113,11 @@ class Experiment(Part):
         )
 
     def parts(self) -> tuple[Dataset, Dataset | None, Dataset]:
-        """Train, validation and test; without a split all three are the same, and nothing is
-        validated.
-        """
+        """Training, validation and test part; all data and no validation without a split."""
         split, data = self.split, self.dataset()
-        if split.time is None and split.hold_out_stations is None:
+        held = None if split.hold_out_stations == 0 else split.hold_out_stations
+        if split.time is None and held is None:
             return data, None, data
-        held = split.hold_out_stations
         return data.split(
             time=split.time,
             hold_out_stations=list(held) if isinstance(held, tuple) else held,
@@ -128,35 +127,39 @@ class Experiment(Part):
         )
 
     def write(self, path: Path) -> None:
-        """With every default written out."""
+        """Write to a file, including all defaults."""
         values = self.model_dump(mode="json", exclude_none=True)
         write_text(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Experiment:
-    """From a file, with what the command line replaces; paths become absolute."""
+    """Read a file, with `overrides` from the command line; paths become absolute."""
     place = Path(path)
     if not place.is_file():
         raise FileNotFoundError(
-            f"An experiment must be a YAML file, but {str(place)!r} is not there; make one with "
-            "`gridtnp init FILES -o exp.yaml`."
+            f"No such file: {str(place)!r}; write an experiment with `gridtnp init FILES -o "
+            "exp.yaml`."
         )
     try:
         values = yaml.safe_load(place.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{place} must be YAML, but it cannot be read: {reason}.") from None
+        raise ValueError(f"{str(place)!r} is not valid YAML: {reason}.") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{place} must hold keys and values, got {type(values).__name__}.")
-    for key, value in replaced(overrides):
-        _put(values, key, value)
+        found = "is empty" if values is None else f"holds a {type(values).__name__}"
+        raise ValueError(f"{str(place)!r} {found}: must hold keys and values.")
+    for key, value in parse_overrides(overrides):
+        _set(values, key, value)
     _require_keys(values, Experiment, str(place))
     try:
-        made = Experiment.model_validate(values)
-        made.train.made(made.model)  # a wrong setting is told at once
+        experiment = Experiment.model_validate(values)
     except ValidationError as error:
-        raise ValueError(_sentence(str(place), error)) from None
-    data = made.data
+        raise ValueError(_explain(error, str(place))) from None
+    try:
+        experiment.train.recipe_for(experiment.model)
+    except ValidationError as error:
+        raise ValueError(_explain(error, str(place), "train.")) from None
+    data = experiment.data
     known = set(data.sources)
     sources = {name: _absolute(place, where) for name, where in data.sources.items()}
     static = {
@@ -164,30 +167,30 @@ def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
         for name, where in data.static.items()
     }
     data = data.model_copy(update={"sources": sources, "static": static})
-    return made.model_copy(update={"data": data})
+    return experiment.model_copy(update={"data": data})
 
 
-def replaced(tokens: Sequence[str]) -> list[tuple[str, Any]]:
-    """`--train.lr 1e-3 --model.size=small` as keys and values."""
+def parse_overrides(tokens: Sequence[str]) -> list[tuple[str, Any]]:
+    """Keys and values of `--train.lr 1e-3 --model.size=small`."""
     found, rest = [], list(tokens)
     while rest:
         token = rest.pop(0)
         key, equals, value = token.partition("=")
         if not key.startswith("--"):
             raise ValueError(
-                f"What is replaced must be a key and a value, such as --train.lr 1e-3, got "
-                f"{token!r}."
+                f"Unexpected argument {token!r}; options are a key and a value, such as --train.lr "
+                "1e-3."
             )
         if not equals:
             if not rest:
-                raise ValueError(f"{key} must have a value, such as {key} 1.")
+                raise ValueError(f"{key} has no value; give one, such as {key} 1.")
             value = rest.pop(0)
         found.append((key[2:].replace("-", "_"), _value(value)))
     return found
 
 
 def _value(text: str) -> Any:
-    """As YAML reads it, and 1e-3 as people do."""
+    """A value as YAML reads it, except that 1e-3 is a number."""
     try:
         read = yaml.safe_load(text)
         return float(read) if isinstance(read, str) else read
@@ -195,18 +198,18 @@ def _value(text: str) -> Any:
         return text
 
 
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for section in sections:
         inner = values.setdefault(section, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"{key} cannot be replaced, because {section} holds no keys.")
+            raise ValueError(f"Unknown key {key!r}; {section!r} holds a value, not keys.")
         values = inner
     values[last] = value
 
 
 def _require_keys(values: Mapping[str, Any], of: type[BaseModel], where: str) -> None:
-    """Every key is known, or told with the one that was probably meant."""
+    """Raise for unknown keys."""
     fields = of.model_fields
     known = set(fields)
     if of is Training:
@@ -216,18 +219,19 @@ def _require_keys(values: Mapping[str, Any], of: type[BaseModel], where: str) ->
         inner = fields[name].annotation if name in fields else None
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, Mapping):
-                raise ValueError(f"{name} in {where} must hold keys and values, got {value!r}.")
-            _require_keys(value, inner, f"{name} in {where}")
+                raise ValueError(f"{name} in {where} is {value!r}: must hold keys and values.")
+            _require_keys(value, inner, f"{name} of {where}")
 
 
-def _sentence(where: str, error: ValidationError) -> str:
+def _explain(error: ValidationError, where: str, section: str = "") -> str:
+    """The first of pydantic's errors as one sentence."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+    key = section + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
     if first["type"] == "missing":
-        return f"{where} must have the key {key!r}, but it is not there."
-    if first["type"] == "value_error":  # a sentence of our own
-        return f"{key} in {where} does not fit: {first['msg'].removeprefix('Value error, ')}"
-    return f"{key} in {where} does not fit: {first['msg']}, got {first['input']!r}."
+        return f"{where} has no key {key!r}; add it."
+    if first["type"] == "value_error":  # raised by a validator of the library
+        return f"{key} in {where}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{key} in {where} is {first['input']!r}: {first['msg']}."
 
 
 def _absolute(place: Path, where: str) -> str:

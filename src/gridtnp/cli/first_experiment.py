@@ -1,7 +1,7 @@
-"""A first experiment for some files: what is in them, and what to do with them, to be edited.
+"""A first experiment for some files, to be edited: sources, target, split and features.
 
-A grid without times is static, everything else a source; the target is a variable of a source of
-points if there is one.
+A grid without times is a static field, everything else a source. The target is the first variable
+of a point source, if there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gridtnp.cli.experiment import Experiment, Judging, Sources, Split
+from gridtnp.cli.experiment import Experiment, Scoring, Sources, Split
 from gridtnp.data.description import describe_source
 from gridtnp.data.quality import Note
 from gridtnp.data.reading import read_source
@@ -23,8 +23,8 @@ FEW_STATIONS = 20
 DAY = np.timedelta64(1, "D")
 
 
-def named(files: Sequence[str]) -> dict[str, str]:
-    """`stations=a.csv` or plain paths, which are called after the file."""
+def name_files(files: Sequence[str]) -> dict[str, str]:
+    """Paths by name, from `name=path` or from paths alone, which get the name of the file."""
     found: dict[str, str] = {}
     for file in files:
         name, equals, path = file.partition("=")
@@ -34,20 +34,20 @@ def named(files: Sequence[str]) -> dict[str, str]:
             name = "".join(c if c.isalnum() else "_" for c in stem).strip("_") or "source"
         if name in found:
             raise ValueError(
-                f"Every file must have a name of its own, but {found[name]!r} and {path!r} are "
-                f"both called {name!r}; name them: other={path}."
+                f"{found[name]!r} and {path!r} are both called {name!r}; give one another name: "
+                f"other={path}."
             )
         found[name] = path
     return found
 
 
-def looked_at(files: Sequence[str]) -> dict[str, tuple[Source, list[Note]]]:
-    """What every file holds."""
-    return {name: read_source(name, path) for name, path in named(files).items()}
+def inspect_files(files: Sequence[str]) -> dict[str, tuple[Source, list[Note]]]:
+    """The source in each file, and what was done to read it."""
+    return {name: read_source(name, path) for name, path in name_files(files).items()}
 
 
-def told(found: Mapping[str, tuple[Source, list[Note]]]) -> str:
-    """The same in words."""
+def describe_files(found: Mapping[str, tuple[Source, list[Note]]]) -> str:
+    """Text about the sources that `inspect_files` found."""
     lines = []
     for source, notes in found.values():
         lines += describe_source(source)
@@ -58,9 +58,9 @@ def told(found: Mapping[str, tuple[Source, list[Note]]]) -> str:
 def first_experiment(
     files: Sequence[str], target: str | None, folder: Path
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """With paths relative to the folder that it will be in, and the reasons for its choices."""
-    paths = named(files)
-    found = {name: source for name, (source, _) in looked_at(files).items()}
+    """An experiment whose paths are relative to `folder`, and the reasons for what is in it."""
+    paths = name_files(files)
+    found = {name: source for name, (source, _) in inspect_files(files).items()}
     static_grids = {n: s for n, s in found.items() if _is_static_grid(s) and len(found) > 1}
     sources = {n: s for n, s in found.items() if n not in static_grids} or found
     reasons = []
@@ -85,9 +85,9 @@ def first_experiment(
         static=static,
         features=features,
     )
-    rivals = ("nearest", "idw", "kriging-drift" if static else "kriging")
-    made = Experiment(data=data, split=split, evaluate=Judging(baselines=rivals))
-    return made, tuple(reasons)
+    baselines = ("nearest", "idw", "kriging-drift" if static else "kriging")
+    experiment = Experiment(data=data, split=split, evaluate=Scoring(baselines=baselines))
+    return experiment, tuple(reasons)
 
 
 def _is_static_grid(source: Source) -> bool:
@@ -95,24 +95,24 @@ def _is_static_grid(source: Source) -> bool:
 
 
 def _split(source: Source, reasons: list[str]) -> Split:
-    """Later times and other stations, where there are enough of them."""
+    """Hold out later times and some stations, if there are enough of them."""
     stations = 0 if source.labels is None else len(np.unique(source.labels))
     held = 0.2 if stations >= FEW_STATIONS else None
     time = None
-    if source.times is not None and len(moments := np.unique(source.times)) >= 10:
-        a, b = (moments[int(share * len(moments))] for share in (0.8, 0.9))
+    if source.times is not None and len(times := np.unique(source.times)) >= 10:
+        a, b = (times[int(share * len(times))] for share in (0.8, 0.9))
         time = (str(a.astype("datetime64[s]")), str(b.astype("datetime64[s]")))
     if time or held:
-        parts = [f"times from {time[0]} on" if time else "", "a fifth of the stations" * bool(held)]
-        reasons.append(f"split: {' and '.join(p for p in parts if p)} are kept apart")
+        parts = [f"times from {time[0]}" if time else "", "a fifth of the stations" * bool(held)]
+        reasons.append(f"split: {' and '.join(p for p in parts if p)} held out")
     return Split(time=time, hold_out_stations=held)
 
 
 def _features(source: Source) -> tuple[str, ...]:
-    """Season and time of day, where the data are long and fine enough to show them."""
-    if source.times is None or len(moments := np.unique(source.times)) < 2:
+    """Season and time of day, if the data span several months and resolve the day."""
+    if source.times is None or len(times := np.unique(source.times)) < 2:
         return ()
-    step, span = np.median(np.diff(moments)), moments[-1] - moments[0]
+    step, span = np.median(np.diff(times)), times[-1] - times[0]
     season = ("month" if step > 20 * DAY else "day_of_year",) if span > 90 * DAY else ()
     return (*season, *(("local_hour",) if step < DAY else ()))
 

@@ -1,1 +1,1 @@
-"""The paper's experiments, to be run again: `python -m gridtnp.reproduce gp`."""
+"""Reproductions of the paper's experiments: `python -m gridtnp.reproduce gp`."""

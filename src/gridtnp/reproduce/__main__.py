@@ -1,7 +1,9 @@
-"""python -m gridtnp.reproduce gp --scale cpu --rows swin-tnp-pt cnp --length-scale 0.5
+"""The command `python -m gridtnp.reproduce`.
 
-trains the rows one after the other, goes on where it was interrupted, and writes scores, a table
-and figures.
+python -m gridtnp.reproduce gp --scale cpu --rows swin-tnp-pt cnp --length-scale 0.5
+
+trains the rows one after the other, continuing interrupted ones, and writes scores, a table and
+figures.
 """
 
 from __future__ import annotations
@@ -33,30 +35,34 @@ from gridtnp.reproduce.report import write_report
 def main(
     arguments: Sequence[str] | None = None, program: str = "python -m gridtnp.reproduce"
 ) -> None:
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Train rows of the paper's table, continuing interrupted ones, and write "
+        "scores, a table and figures.",
+    )
     parser.add_argument("experiment", choices=["gp"])
     parser.add_argument("--scale", choices=list(SCALES), default="cpu")
     parser.add_argument("--rows", nargs="*", default=list(NAMES), metavar="ROW")
     parser.add_argument("--length-scale", nargs="+", type=float, default=[0.5, 0.1])
     parser.add_argument("--data", choices=["exact", "rank-limited"], default="exact")
     parser.add_argument("--out", type=Path, default=Path("runs/gp"))
-    parser.add_argument("--steps", type=int, help="other than the scale's")
-    parser.add_argument("--batch", type=int, help="other than the scale's")
-    parser.add_argument("--threads", type=int, help="default: as many as there are cores")
+    parser.add_argument("--steps", type=int, help="training steps (default: the scale's)")
+    parser.add_argument("--batch", type=int, help="tasks per step (default: the scale's)")
+    parser.add_argument("--threads", type=int, help="default: the number of cores")
     parser.add_argument(
         "--larger",
         nargs="*",
         type=float,
         default=[],
         metavar="HALF",
-        help="also predict on the squares [-HALF, HALF]², rows with relative positions only; with "
-        "no rows at all, the models that come with the package do",
+        help="also predict on the squares [-HALF, HALF]² with rows that have relative positions; "
+        "after an empty --rows, with the trained models of the package",
     )
     parser.add_argument(
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="also write the weights of rows with relative positions here, to be used later",
+        help="also write the weights of rows with relative positions into this folder",
     )
     options = parser.parse_args(arguments)
     for row in options.rows:

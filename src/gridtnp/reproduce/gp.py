@@ -1,8 +1,8 @@
-"""The paper's experiment on Gaussian processes, with the exact answer beside every model.
+"""The paper's experiment on Gaussian processes, with the exact posterior beside every model.
 
 Scales: `smoke` (seconds, to see that it runs), `cpu` (minutes a row on two cores: the paper's
-density of points on a quarter of its square) and `full` (the paper's numbers, for a GPU). Settings
-were chosen on tasks of their own (`VALIDATION_SEED`); scores are on tasks that nothing has seen.
+density of points on a quarter of its square) and `full` (the paper's numbers, for a GPU).
+Hyperparameters were tuned on validation tasks (`VALIDATION_SEED`), scores are on test tasks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ NAMES = {
     "swin-tnp-pt-relative": "Swin-TNP, PT-GE, relative positions",
 }
 PACKAGED = "swin-tnp-pt-relative"
-"""The row that comes with the package, trained."""
+"""The row whose trained weights come with the package."""
 PRESETS_OF_ROWS = {
     "cnp": "gp/cnp",
     "pt-tnp": "gp/pt-tnp-256",
@@ -89,7 +89,7 @@ PRESETS_OF_ROWS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the experiment is. The square is [-half, half]²."""
+    """Size of the experiment, on the square [-half, half]²."""
 
     half: float
     context: int
@@ -102,7 +102,7 @@ class Scale:
     recipe: Recipe
     tests: int
     pool: int | None = None
-    """Training batches that are repeated; None makes new ones for ever."""
+    """Number of training batches, repeated in order; None samples new ones without end."""
 
     def process(self, length_scale: float, data: str) -> Process:
         kind = {"exact": GaussianProcess, "rank-limited": RankLimitedProcess}[data]
@@ -125,10 +125,9 @@ SCALES = {
 
 
 def scale_for(name: str, length_scale: float, **recipe: int) -> Scale:
-    """A scale by name, with other steps or batch where asked for.
+    """A scale by name; `recipe` replaces its steps or batch.
 
-    Except at full scale, which is the paper's, a cell is no wider than a length-scale: what happens
-    within one is then easily told.
+    Except at the paper's own scale, cells are at most one length-scale wide.
     """
     require_known(name, SCALES, "scale")
     scale = SCALES[name]
@@ -140,10 +139,7 @@ def scale_for(name: str, length_scale: float, **recipe: int) -> Scale:
 
 
 def configuration(row: str, scale: Scale) -> ModelConfig:
-    """The model of a row:
-
-    The paper's own at full scale, a narrower one on fewer cells elsewhere.
-    """
+    """The model of a row: the paper's at full scale, else a narrower one on fewer cells."""
     require_known(row, NAMES, "row")
     if scale.dim == SCALES["full"].dim:
         config = preset(PRESETS_OF_ROWS[row])
@@ -190,37 +186,40 @@ def configuration(row: str, scale: Scale) -> ModelConfig:
 
 
 def tasks_from(process: Process, scale: Scale, start: int) -> Iterator[Task]:
-    """The training stream from its n-th batch on."""
+    """Training tasks from batch number `start`."""
     batch = scale.recipe.batch
     if scale.pool is None:
-        for draw in stream(process, seed=TRAINING_SEED, batch=batch, start=start):
-            yield draw.task
+        for made in stream(process, seed=TRAINING_SEED, batch=batch, start=start):
+            yield made.task
     while scale.pool is not None:
         yield draw_at(process, TRAINING_SEED, start % scale.pool, batch).task
         start += 1
 
 
 def unseen(process: Process, count: int, seed: int = TEST_SEED) -> list[SyntheticBatch]:
+    """Test tasks, one per batch."""
     return [draw_at(process, seed, index, 1) for index in range(count)]
 
 
 @torch.no_grad()
-def scores(model: NeuralProcess, draws: Sequence[SyntheticBatch]) -> list[float]:
-    """The mean log-density of every task's targets."""
-    return [_score(model.eval()(draw.task), draw) for draw in draws]
+def scores(model: NeuralProcess, batches: Sequence[SyntheticBatch]) -> list[float]:
+    """Log-likelihood per target, for every batch."""
+    return [_score(model.eval()(batch.task), batch) for batch in batches]
 
 
-def oracle_scores(draws: Sequence[SyntheticBatch], reach: float | None = None) -> list[float]:
-    return [_score(draw.posterior(reach=reach), draw) for draw in draws]
+def oracle_scores(batches: Sequence[SyntheticBatch], reach: float | None = None) -> list[float]:
+    """`scores` of the exact posterior."""
+    return [_score(batch.posterior(reach=reach), batch) for batch in batches]
 
 
-def _score(distribution: torch.distributions.Distribution, draw: SyntheticBatch) -> float:
-    assert draw.task.target.y is not None
-    return distribution.log_prob(draw.task.target.y.double()).mean().item()
+def _score(distribution: torch.distributions.Distribution, batch: SyntheticBatch) -> float:
+    assert batch.task.target.y is not None
+    return distribution.log_prob(batch.task.target.y.double()).mean().item()
 
 
 @torch.no_grad()
 def forward_milliseconds(model: NeuralProcess, task: Task, repeats: int = 5) -> float:
+    """Median time of a forward pass, after one to warm up."""
     model(task)
     times = []
     for _ in range(repeats):
@@ -233,7 +232,7 @@ def forward_milliseconds(model: NeuralProcess, task: Task, repeats: int = 5) -> 
 def run_row(
     row: str, scale: Scale, length_scale: float, data: str, out: Path, console: Console
 ) -> dict[str, Any]:
-    """Train (or go on training) one row and score it on tasks never seen."""
+    """Train one row, or continue it, and score it on test tasks."""
     process = scale.process(length_scale, data)
     folder = out / f"{row}-{length_scale:g}-{data}"
     torch.manual_seed(0)
@@ -259,8 +258,8 @@ def run_row(
         save_every=min(500, scale.recipe.steps),
     )
     model.eval()
-    draws = unseen(process, scale.tests)
-    best, found = oracle_scores(draws), scores(model, draws)
+    tests = unseen(process, scale.tests)
+    best, found = oracle_scores(tests), scores(model, tests)
     result = {
         "row": row,
         "length_scale": length_scale,
@@ -279,34 +278,34 @@ def run_row(
 
 
 def measure_times(out: Path) -> None:
-    """The forward times of all rows in a folder, one after the other, so that they compare."""
+    """Time a forward pass of every row in a folder, in one go, so that they are comparable."""
     for path in sorted(out.glob("*/result.json")):
         result = json.loads(path.read_text())
         scale = scale_of(result)
         model = load_row(configuration(result["row"], scale), path.parent)
-        (draw,) = unseen(scale.process(result["length_scale"], result["data"]), 1)
+        (test,) = unseen(scale.process(result["length_scale"], result["data"]), 1)
         times = {
-            "forward_ms": forward_milliseconds(model, draw.task),
+            "forward_ms": forward_milliseconds(model, test.task),
             "forward_threads": torch.get_num_threads(),
         }
         path.write_text(json.dumps(result | times) + "\n")
 
 
 def scale_of(result: dict[str, Any]) -> Scale:
-    """The scale that a result was made at."""
+    """The scale of a result."""
     values = result["scale"]
     return Scale(**(values | {"recipe": Recipe(**values["recipe"])}))
 
 
 def load_row(config: ModelConfig, folder: Path) -> NeuralProcess:
-    """A trained row."""
+    """A trained row from its folder."""
     model = build_model(config).eval()
     model.load_state_dict(weights_of(read_tensors(folder / "checkpoint.safetensors")[0]))
     return model
 
 
 def on_square(config: ModelConfig, half: float) -> ModelConfig:
-    """A model with relative positions for [-half, half]², with cells as large as before."""
+    """A model with relative positions on [-half, half]², with cells of the same size."""
     assert isinstance(config.architecture, GriddedConfig)
     axes = [
         Axis.cells(axis.name, -half, half, round(2 * half / axis.step))
@@ -318,22 +317,22 @@ def on_square(config: ModelConfig, half: float) -> ModelConfig:
 def run_larger(
     model: NeuralProcess, row: str, scale: Scale, length_scale: float, half: float, folder: Path
 ) -> dict[str, Any]:
-    """A trained row with relative positions, put on a larger square without training it again.
+    """Score a trained row with relative positions on a larger square, without training it again.
 
-    Points are as dense as in training. The exact answer looks five length-scales far, which costs
-    it less than 0.0001 nats.
+    Points are as dense as in training. The exact posterior uses points up to five length-scales
+    away, which costs it less than 0.0001 nats.
     """
     context = round(scale.context * (half / scale.half) ** 2)
     process = replace(scale, half=half, context=context).process(length_scale, "exact")
-    draws = unseen(process, 1 if half > 10 else 16)
+    tests = unseen(process, 1 if half > 10 else 16)
     result = {
         "row": row,
         "length_scale": length_scale,
         "half": half,
         "context": context,
-        "log_likelihood": scores(model, draws),
-        "oracle": oracle_scores(draws, reach=5 * length_scale),
-        "forward_ms": forward_milliseconds(model, draws[0].task, 1),
+        "log_likelihood": scores(model, tests),
+        "oracle": oracle_scores(tests, reach=5 * length_scale),
+        "forward_ms": forward_milliseconds(model, tests[0].task, 1),
         "commit": commit(),
         "command": command(),
     }
@@ -343,14 +342,14 @@ def run_larger(
 
 
 def command() -> str:
-    """What was typed."""
+    """The command that is running."""
     return " ".join(["python -m gridtnp.reproduce", *sys.argv[1:]])
 
 
 def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
     """The Swin-TNP with relative positions that comes with the package, trained on [-3, 3]².
 
-    It predicts on any square [-half, half]² whose sides are whole windows.
+    It predicts on any square [-half, half]² whose sides are multiples of a window.
     """
     paths = {
         path.stem.removeprefix("gp-"): path
@@ -365,7 +364,7 @@ def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
 
 
 def keep(row: str, scale: Scale, length_scale: float, out: Path, to: Path) -> None:
-    """A trained row as `trained` reads it: weights and configuration, nothing else."""
+    """Write weights and configuration of a trained row, as `trained` reads them."""
     folder = out / f"{row}-{length_scale:g}-exact"
     tensors, _ = read_tensors(folder / "checkpoint.safetensors")
     trained_at = json.loads((folder / "result.json").read_text())["commit"]

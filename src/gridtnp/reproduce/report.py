@@ -1,4 +1,4 @@
-"""What came out: one table of all rows with the exact answer on top, and the paper's figures."""
+"""Report of the experiment: a table of all rows with the exact posterior, and figures."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import torch
 
 from gridtnp.reproduce.gp import NAMES, configuration, load_row, measure_times, scale_of, unseen
 from gridtnp.synthetic.processes import SOURCE, SyntheticBatch
+from gridtnp.task import PointSet, Task
 
 MARKS = {"swin": "s", "vitnp": "^", "convcnp": "D"}
-"""Of families in a figure."""
+"""Marker of each model family in a figure."""
 
 
 def write_report(out: Path) -> list[Path]:
-    """From the results in a folder: `table.md`, and figures where matplotlib is installed.
+    """Write `table.md` from the results in a folder, and figures if matplotlib is installed.
 
-    Forward passes are timed first, all of them in this one go.
+    Forward passes of all rows are timed first.
     """
     measure_times(out)
     results = [json.loads(p.read_text()) for p in sorted(out.glob("*/result.json"))]
     if not results:
-        raise ValueError(f"There is no result in {out} yet; train a row first.")
+        raise ValueError(f"No results in {str(out)!r}; train a row first.")
     larger = [json.loads(p.read_text()) for p in sorted(out.glob("*/larger-*.json"))]
     table = out / "table.md"
     table.write_text(_table(results, larger))
@@ -36,21 +37,21 @@ def write_report(out: Path) -> list[Path]:
     matplotlib.use("Agg")
     paths = [table]
     for data in sorted({r["data"] for r in results}):
-        chosen = [r for r in results if r["data"] == data]
+        rows = [r for r in results if r["data"] == data]
         suffix = "" if data == "exact" else f"-{data}"
-        paths.append(_tradeoff(chosen, out / f"tradeoff{suffix}.png"))
-        paths += _fields(chosen, out, suffix)
+        paths.append(_tradeoff(rows, out / f"tradeoff{suffix}.png"))
+        paths += _fields(rows, out, suffix)
     return paths
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Over tasks."""
+    """Mean over tasks, and its standard error."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return statistics.fmean(values), error
 
 
 def gap(result: dict[str, Any]) -> tuple[float, float]:
-    """To the exact answer, task by task."""
+    """Mean difference to the exact posterior in log-likelihood, and its standard error."""
     pairs = zip(result["oracle"], result["log_likelihood"], strict=True)
     return mean_and_error([best - found for best, found in pairs])
 
@@ -58,8 +59,8 @@ def gap(result: dict[str, Any]) -> tuple[float, float]:
 def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
     lines = []
     for data, length_scale in sorted({(r["data"], r["length_scale"]) for r in results}):
-        chosen = [r for r in results if (r["data"], r["length_scale"]) == (data, length_scale)]
-        scale = scale_of(chosen[0])
+        rows = [r for r in results if (r["data"], r["length_scale"]) == (data, length_scale)]
+        scale = scale_of(rows[0])
         lines += [
             f"ℓ = {length_scale:g}, {data} samples, {scale.context:,} context points on "
             f"[-{scale.half:g}, {scale.half:g}]², {scale.tests} test tasks:",
@@ -67,10 +68,10 @@ def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
             "| model | log-likelihood | gap to exact | forward, ms | parameters | minutes |",
             "| --- | --- | --- | --- | --- | --- |",
             "| exact posterior | {:.3f} ± {:.3f} | 0 | | | |".format(
-                *mean_and_error(chosen[0]["oracle"])
+                *mean_and_error(rows[0]["oracle"])
             ),
         ]
-        for r in sorted(chosen, key=gap):
+        for r in sorted(rows, key=gap):
             found, gaps = mean_and_error(r["log_likelihood"]), gap(r)
             lines.append(
                 f"| {NAMES[r['row']]} | {found[0]:.3f} ± {found[1]:.3f} | "
@@ -99,7 +100,7 @@ def _table(results: list[dict[str, Any]], larger: list[dict[str, Any]]) -> str:
 
 
 def _tradeoff(results: list[dict[str, Any]], path: Path) -> Path:
-    """How far from the exact answer, against forward time; the best are on top."""
+    """Gap to the exact posterior against forward time, smallest gaps on top."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
@@ -108,8 +109,8 @@ def _tradeoff(results: list[dict[str, Any]], path: Path) -> Path:
         1, len(scales), figsize=(7.5 * len(scales), 4.2), squeeze=False, layout="constrained"
     )
     for ax, length_scale in zip(axes[0], scales, strict=True):
-        chosen = sorted((r for r in results if r["length_scale"] == length_scale), key=gap)
-        for number, r in enumerate(chosen):
+        rows = sorted((r for r in results if r["length_scale"] == length_scale), key=gap)
+        for number, r in enumerate(rows):
             found, error = gap(r)
             ax.errorbar(
                 r["forward_ms"],
@@ -140,22 +141,22 @@ def _tradeoff(results: list[dict[str, Any]], path: Path) -> Path:
 
 @torch.no_grad()
 def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]:
-    """Ground truth beside predictive means and spreads, on one test task."""
+    """Predictive means and standard deviations on one test task, the exact ones first."""
     import matplotlib.pyplot as plt
 
     paths = []
     for length_scale in sorted({r["length_scale"] for r in results}):
-        chosen = [r for r in results if r["length_scale"] == length_scale]
-        if chosen[0]["data"] != "exact":
+        rows = [r for r in results if r["length_scale"] == length_scale]
+        if rows[0]["data"] != "exact":
             continue
-        scale = scale_of(chosen[0])
-        draw = unseen(scale.process(length_scale, "exact"), 1)[0]
+        scale = scale_of(rows[0])
+        (test,) = unseen(scale.process(length_scale, "exact"), 1)
         size = 96
-        places = torch.linspace(-scale.half, scale.half, size)
-        at = torch.stack(torch.meshgrid(places, places, indexing="ij"), -1).flatten(0, 1)
-        task = type(draw.task)(draw.task.context, type(draw.task.target)(at.unsqueeze(0)))
-        panels = [("exact posterior", SyntheticBatch(task, draw.kernels, draw.noise).posterior())]
-        for r in sorted(chosen, key=gap)[:3]:
+        axis = torch.linspace(-scale.half, scale.half, size)
+        at = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).flatten(0, 1)
+        task = Task(test.task.context, PointSet(at.unsqueeze(0)))
+        panels = [("exact posterior", SyntheticBatch(task, test.kernels, test.noise).posterior())]
+        for r in sorted(rows, key=gap)[:3]:
             folder = out / f"{r['row']}-{length_scale:g}-exact"
             model = load_row(configuration(r["row"], scale), folder)
             panels.append((NAMES[r["row"]], model(task)))
@@ -163,14 +164,14 @@ def _fields(results: list[dict[str, Any]], out: Path, suffix: str) -> list[Path]
             2, len(panels), figsize=(3.2 * len(panels), 6.2), squeeze=False, layout="constrained"
         )
         edge = (-scale.half, scale.half) * 2
-        context = draw.task.context[SOURCE]
-        spread = panels[0][1].stddev
+        context = test.task.context[SOURCE]
+        std = panels[0][1].stddev
         limits = {
             "mean": (-2.5, 2.5),
-            "std": (0.0, float(torch.quantile(spread, 0.98)) * 1.5),
+            "std": (0.0, float(torch.quantile(std, 0.98)) * 1.5),
         }
-        for column, (name, answer) in enumerate(panels):
-            values = {"mean": answer.mean, "std": answer.stddev}
+        for column, (name, predicted) in enumerate(panels):
+            values = {"mean": predicted.mean, "std": predicted.stddev}
             for line, (what, value) in enumerate(values.items()):
                 ax = axes[line][column]
                 low, high = limits[what]

@@ -1,8 +1,7 @@
-"""Covariance functions of Gaussian processes, each with its spectrum: what the synthetic tasks are
-made of.
+"""Stationary covariance functions (kernels) of Gaussian processes, and their spectra.
 
-A kernel with a `LogUniform` length-scale, or a choice between kernels, stands for many;
-`kernel.drawn(generator)` is one of them.
+Kernels with a `LogUniform` length-scale and `OneOf` several kernels are random:
+`kernel.sampled(generator)` is a definite one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LogUniform:
-    """A positive number that is different in every task: uniform in its logarithm."""
+    """A log-uniform random number, sampled for every task."""
 
     low: float
     high: float
@@ -28,61 +27,60 @@ class LogUniform:
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.high < math.inf:
             raise ValueError(
-                f"A range of length-scales must be positive, low end first, got {self.low} to "
-                f"{self.high}."
+                f"LogUniform({self.low}, {self.high}) is not a range of positive numbers; give the "
+                "lower end first."
             )
 
-    def drawn(self, generator: torch.Generator) -> float:
+    def sample(self, generator: torch.Generator) -> float:
         u = torch.rand((), generator=generator, dtype=torch.float64).item()
         return self.low * (self.high / self.low) ** u
 
 
 Scale = float | LogUniform
 LengthScale = Scale | tuple[Scale, ...]
-"""One for all axes, or one per axis."""
+"""One for all axes, or one for each."""
 
 
 class Covariance(ABC):
     """A stationary covariance function."""
 
     @abstractmethod
-    def drawn(self, generator: torch.Generator) -> Covariance:
-        """One definite kernel of those that this one stands for."""
+    def sampled(self, generator: torch.Generator) -> Covariance:
+        """The kernel with random length-scales replaced by samples."""
 
     @abstractmethod
     def covariance(
         self, a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch m d"]
     ) -> Float[Tensor, "*batch n m"]:
-        """Between the function's values at `a` and at `b`, in double precision."""
+        """Covariances of the function's values at `a` and at `b`, in double precision."""
 
     @abstractmethod
     def spectrum(self, waves: Sequence[Tensor], periods: Sequence[float]) -> Tensor:
-        """Variances of the Fourier modes on a torus with these periods.
+        """Variances of the Fourier modes on a torus with these periods; they sum to `total`.
 
-        `waves` are whole numbers of waves per period, one tensor per axis that broadcast against
-        each other. All variances together are the function's variance.
+        `waves` holds integer wavenumbers, one tensor per axis that broadcast against each other.
         """
 
     @abstractmethod
     def periods(self, extent: Sequence[float], negligible: float) -> tuple[float, ...]:
-        """Of a torus on which the covariance across a box of this extent is the true one.
+        """Periods of a torus large enough that a box of this extent does not feel the wrapping.
 
-        Up to a share of the variance that is `negligible`.
+        `negligible` is the share of the variance by which covariances may be wrong.
         """
 
     @abstractmethod
     def reach(self, axes: int, negligible: float) -> tuple[float, ...]:
-        """Per axis, how far apart values are still correlated by more than is `negligible`."""
+        """The distance along each axis beyond which the correlation is `negligible`."""
 
     @property
     @abstractmethod
     def total(self) -> float:
-        """The function's variance."""
+        """Variance of the function."""
 
 
 @dataclass(frozen=True)
 class _Scaled(Covariance):
-    """A kernel with length-scales, and a variance."""
+    """A kernel with length-scales and a variance."""
 
     length_scale: LengthScale
     variance: float = 1.0
@@ -91,28 +89,29 @@ class _Scaled(Covariance):
         scales = self.length_scale if isinstance(self.length_scale, tuple) else [self.length_scale]
         for s in scales:
             if not isinstance(s, LogUniform) and not 0 < s < math.inf:
-                raise ValueError(f"A length-scale must be positive, got {s}.")
+                raise ValueError(f"length_scale={s}: must be positive.")
         if not 0 < self.variance < math.inf:
-            raise ValueError(f"The variance of a kernel must be positive, got {self.variance}.")
+            raise ValueError(f"variance={self.variance}: must be positive.")
 
-    def drawn(self, generator: torch.Generator) -> Covariance:
-        def one(s: Scale) -> float:
-            return s.drawn(generator) if isinstance(s, LogUniform) else s
+    def sampled(self, generator: torch.Generator) -> Covariance:
+        def fixed(s: Scale) -> float:
+            return s.sample(generator) if isinstance(s, LogUniform) else s
 
         scale = self.length_scale
-        definite = tuple(map(one, scale)) if isinstance(scale, tuple) else one(scale)
-        return replace(self, length_scale=definite)
+        scales = tuple(map(fixed, scale)) if isinstance(scale, tuple) else fixed(scale)
+        return replace(self, length_scale=scales)
 
     def scales(self, axes: int) -> tuple[float, ...]:
         scale = self.length_scale
         each = scale if isinstance(scale, tuple) else (scale,) * axes
         if len(each) != axes:
             raise ValueError(
-                f"There must be one length-scale for all axes or one for each of {axes}, got "
-                f"{len(each)}."
+                f"{len(each)} length-scales for {axes} axes; give one for all axes or one for each."
             )
         if any(isinstance(s, LogUniform) for s in each):
-            raise ValueError("The length-scale is a range; take one kernel of it with drawn().")
+            raise ValueError(
+                "The length-scale is a range; fix it first with kernel.sampled(generator)."
+            )
         return each  # pyright: ignore[reportReturnType]
 
     @property
@@ -121,7 +120,7 @@ class _Scaled(Covariance):
 
 
 class _Isotropic(_Scaled):
-    """A function of the distance in units of the length-scales."""
+    """A function of the distance divided by the length-scales."""
 
     def covariance(
         self, a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch m d"]
@@ -146,23 +145,23 @@ class _Isotropic(_Scaled):
         return tuple(e + r for e, r in zip(extent, reach, strict=True))
 
     def reach(self, axes: int, negligible: float) -> tuple[float, ...]:
-        return tuple(s * self._far(negligible) for s in self.scales(axes))
+        return tuple(s * self._cutoff(negligible) for s in self.scales(axes))
 
     @abstractmethod
     def _of_squared_distance(self, squared: Tensor) -> Tensor: ...
 
     @abstractmethod
     def _density(self, squared: Tensor, axes: int) -> Tensor:
-        """The spectral density at a squared angular frequency, for unit length-scales."""
+        """Spectral density at a squared angular frequency, for unit length-scales."""
 
     @abstractmethod
-    def _far(self, negligible: float) -> float:
-        """The distance where the correlation is negligible."""
+    def _cutoff(self, negligible: float) -> float:
+        """The distance beyond which the correlation is negligible, for unit length-scales."""
 
 
 @dataclass(frozen=True)
 class SquaredExponential(_Isotropic):
-    """exp(-d² / 2): very smooth. The paper's kernel."""
+    """exp(-d² / 2), the paper's kernel: infinitely smooth."""
 
     def _of_squared_distance(self, squared: Tensor) -> Tensor:
         return squared.mul_(-0.5).exp_()
@@ -170,7 +169,7 @@ class SquaredExponential(_Isotropic):
     def _density(self, squared: Tensor, axes: int) -> Tensor:
         return (2 * math.pi) ** (axes / 2) * torch.exp(-0.5 * squared)
 
-    def _far(self, negligible: float) -> float:
+    def _cutoff(self, negligible: float) -> float:
         return math.sqrt(-2 * math.log(negligible))
 
 
@@ -183,9 +182,7 @@ class Matern(_Isotropic):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.smoothness not in (0.5, 1.5, 2.5):
-            raise ValueError(
-                f"The smoothness of a Matérn kernel must be 0.5, 1.5 or 2.5, got {self.smoothness}."
-            )
+            raise ValueError(f"smoothness={self.smoothness}: must be 0.5, 1.5 or 2.5.")
 
     def _of_squared_distance(self, squared: Tensor) -> Tensor:
         d = (2 * self.smoothness * squared).sqrt_()
@@ -203,7 +200,7 @@ class Matern(_Isotropic):
         )
         return math.exp(log) * (2 * nu + squared).pow(-(nu + axes / 2))
 
-    def _far(self, negligible: float) -> float:
+    def _cutoff(self, negligible: float) -> float:
         low, high = 0.0, 1e4
         for _ in range(60):
             middle = (low + high) / 2
@@ -214,14 +211,14 @@ class Matern(_Isotropic):
 
 @dataclass(frozen=True)
 class Periodic(_Scaled):
-    """The product over axes of exp(-2 sin²(π d / period) / ℓ²): repeats itself along every axis."""
+    """The product over axes of exp(-2 sin²(π d / period) / ℓ²)."""
 
     period: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.period < math.inf:
-            raise ValueError(f"The period of a kernel must be positive, got {self.period}.")
+            raise ValueError(f"period={self.period}: must be positive.")
 
     def covariance(
         self, a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch m d"]
@@ -234,36 +231,38 @@ class Periodic(_Scaled):
         return self.variance * torch.exp(-2 * total)
 
     def spectrum(self, waves: Sequence[Tensor], periods: Sequence[float]) -> Tensor:
-        del periods  # they are the kernel's own
+        del periods  # always the kernel's period
         variance = torch.tensor(self.variance, dtype=torch.float64)
         for wave, scale in zip(waves, self.scales(len(waves)), strict=True):
-            bessel = ive(wave.abs().numpy(), 1 / scale**2)  # exponentially scaled: no overflow
+            bessel = ive(wave.abs().numpy(), 1 / scale**2)  # scaled, so that it cannot overflow
             variance = variance * torch.as_tensor(bessel)
         return variance
 
     def periods(self, extent: Sequence[float], negligible: float) -> tuple[float, ...]:
-        del negligible  # on its own torus it is exact
+        del negligible  # exact on a torus with the kernel's period
         return (self.period,) * len(extent)
 
     def reach(self, axes: int, negligible: float) -> tuple[float, ...]:
-        del negligible  # it never falls off
+        del negligible  # the correlation never falls off
         return (math.inf,) * axes
 
 
 @dataclass(frozen=True)
 class Sum(Covariance):
-    """Independent functions of several kernels added up, for example on two scales."""
+    """The sum of several kernels, for functions that vary on several scales."""
 
     kernels: tuple[Covariance, ...]
 
     def __post_init__(self) -> None:
         if not self.kernels:
-            raise ValueError("A sum of kernels needs at least one kernel, got none.")
+            raise ValueError("Sum has no kernels; give at least one.")
         if any(isinstance(k, Periodic) for k in self.kernels):
-            raise ValueError("A periodic kernel has a torus of its own and cannot be in a sum.")
+            raise ValueError(
+                "Sum cannot hold a periodic kernel, because all its kernels share one torus."
+            )
 
-    def drawn(self, generator: torch.Generator) -> Covariance:
-        return Sum(tuple(k.drawn(generator) for k in self.kernels))
+    def sampled(self, generator: torch.Generator) -> Covariance:
+        return Sum(tuple(k.sampled(generator) for k in self.kernels))
 
     def covariance(
         self, a: Float[Tensor, "*batch n d"], b: Float[Tensor, "*batch m d"]
@@ -291,14 +290,14 @@ class Sum(Covariance):
 
 @dataclass(frozen=True)
 class OneOf:
-    """Every task has one of several kernels, each as likely as the others."""
+    """One of several kernels for every task, all equally likely."""
 
     kernels: tuple[Covariance, ...]
 
     def __post_init__(self) -> None:
         if not self.kernels:
-            raise ValueError("A choice of kernels needs at least one kernel, got none.")
+            raise ValueError("OneOf has no kernels; give at least one.")
 
-    def drawn(self, generator: torch.Generator) -> Covariance:
+    def sampled(self, generator: torch.Generator) -> Covariance:
         which = int(torch.randint(len(self.kernels), (), generator=generator))
-        return self.kernels[which].drawn(generator)
+        return self.kernels[which].sampled(generator)

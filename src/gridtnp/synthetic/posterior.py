@@ -1,8 +1,8 @@
-"""The exact answer to a synthetic task: a Gaussian process's own posterior, in double precision.
+"""Exact posteriors of Gaussian processes, in double precision: the best answer to a task.
 
-One Cholesky factorisation of the context's covariance, seconds for ten thousand points. For more
-points than memory holds, `reach` looks at the context near each target only: kernels that fall off
-make that exact to any precision wanted.
+One Cholesky factorisation of the context's covariance takes seconds for ten thousand points. Where
+it does not fit into memory, `reach` restricts the context to points near each target; the error
+falls with the kernel.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def posterior(
     *,
     reach: float | None = None,
 ) -> Normal:
-    """The predictive distribution of noisy values `at` some places, given noisy values `y` at `x`.
+    """Predictive distribution of noisy values `at` some points, given noisy values `y` at `x`.
 
-    With `reach`, values farther from a target than that along any axis are left out.
+    Observations farther from a target than `reach` along any axis are left out.
     """
     if noise <= 0:
-        raise ValueError(f"The noise must have a positive standard deviation, got {noise}.")
+        raise ValueError(f"noise={noise}: the standard deviation must be positive.")
     x, y, at = x.double(), y.double(), at.double()
     mean = torch.zeros(len(at), dtype=torch.float64)
     variance = torch.full((len(at),), kernel.total, dtype=torch.float64)
     for targets, near in _groups(x, at, reach):
         if len(near) == 0:
             continue
-        m, explained = _explain(kernel, noise, x[near], y[near], at[targets])
+        m, explained = _condition(kernel, noise, x[near], y[near], at[targets])
         mean[targets] = m
         variance[targets] -= explained
     return Normal(mean, (variance.clamp_min(0.0) + noise**2).sqrt())
@@ -52,7 +52,7 @@ def finite_rank_posterior(
     y: Tensor,
     at: Float[Tensor, "m r"],
 ) -> Normal:
-    """The same for functions `basis @ weights` with independent standard normal weights."""
+    """Predictive distribution of functions `basis @ weights` with standard normal weights."""
     basis, at = basis.double(), at.double()
     precision = torch.eye(basis.shape[1], dtype=torch.float64) + basis.mT @ basis / noise**2
     root = torch.linalg.cholesky(precision)
@@ -62,10 +62,10 @@ def finite_rank_posterior(
     return Normal((at @ weights).squeeze(-1), variance.sqrt())
 
 
-def _explain(
+def _condition(
     kernel: Covariance, noise: float, x: Tensor, y: Tensor, at: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Mean, and how much of the variance the observations take away."""
+    """Posterior mean, and the variance that the observations explain."""
     _check_memory(len(x), len(at))
     covariance = kernel.covariance(x, x)
     covariance.diagonal().add_(noise**2)
@@ -88,14 +88,13 @@ def _check_memory(n: int, m: int) -> None:
         fits = int((math.sqrt(m**2 + 2.5 * free / 8) - m) / 2.5)
         raise ValueError(
             f"The exact posterior of {n:,} context points needs "
-            f"{8 * n * (2.5 * n + 2 * m) / 1e9:.0f} "
-            f"GB, and {free / 1e9:.0f} GB are free: up to {fits:,} points fit; pass reach=… to use "
-            "those near each target only."
+            f"{8 * n * (2.5 * n + 2 * m) / 1e9:.0f} GB, but {free / 1e9:.0f} GB are free; use at "
+            f"most {fits:,} points, or pass reach= to use only those near each target."
         )
 
 
 def _groups(x: Tensor, at: Tensor, reach: float | None) -> Sequence[tuple[Tensor, Tensor]]:
-    """Targets that lie together, with the observations that any of them reaches."""
+    """Neighbouring targets, with the observations within reach of any of them."""
     if reach is None:
         return [(torch.arange(len(at)), torch.arange(len(x)))]
     block = torch.floor(at / reach).long()

@@ -1,8 +1,7 @@
-"""Synthetic tasks, made on the fly, most of them with the exact answer beside them.
+"""Synthetic tasks sampled on the fly, most of them with an exact posterior.
 
-A process draws batches of tasks from a seed: every batch element is a function of its own, seen at
-places of its own. `stream` makes them in the background; the same seed gives the same tasks however
-many workers make them.
+Each task of a batch is another function, observed at other points. `stream` samples batches in the
+background; they depend on the seed alone, not on the number of workers.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from gridtnp.tasks.prefetch import prefetch
 
 SOURCE = "observations"
 Box = tuple[tuple[float, float], ...]
-"""From where to where, axis by axis."""
+"""Lower and upper end of every axis."""
 
 
 @dataclass(frozen=True)
 class StudentNoise:
-    """Noise with heavy tails: now and then a value is far off."""
+    """Student-t noise, which has heavy tails."""
 
     scale: float
     freedom: float = 3.0
@@ -40,8 +39,8 @@ class StudentNoise:
     def __post_init__(self) -> None:
         if self.scale <= 0 or self.freedom <= 0:
             raise ValueError(
-                f"Scale and degrees of freedom must be positive, got {self.scale} and "
-                f"{self.freedom}."
+                f"StudentNoise({self.scale}, {self.freedom}): scale and degrees of freedom must be "
+                "positive."
             )
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
@@ -51,7 +50,7 @@ class StudentNoise:
 
 @dataclass(frozen=True)
 class SyntheticBatch:
-    """A batch of tasks, and how its functions came about."""
+    """A batch of tasks, with the kernel, noise and basis that each was sampled from."""
 
     task: Task
     kernels: tuple[Covariance, ...] = ()
@@ -59,14 +58,11 @@ class SyntheticBatch:
     basis: Float[Tensor, "batch n r"] | None = None
 
     def posterior(self, *, reach: float | None = None) -> Normal:
-        """The best possible answer at the targets (batch, n, 1), if these are Gaussian functions.
-
-        `reach` is for very many points: see `oracle.posterior`.
-        """
+        """The exact posterior at the targets (batch, n, 1); see `gridtnp.synthetic.posterior`."""
         if not self.kernels:
             raise ValueError(
-                "Only Gaussian functions seen with Gaussian noise have an exact answer; these have "
-                "none."
+                "These tasks have no exact posterior; only Gaussian processes with Gaussian noise "
+                "have one."
             )
         context, target = self.task.context[SOURCE], self.task.target
         assert context.y is not None
@@ -88,10 +84,9 @@ class SyntheticBatch:
 
 @dataclass(frozen=True)
 class Process(ABC):
-    """Functions on a box, each seen with noise at `context` uniform places, asked for at `targets`.
+    """Random functions on a box, observed with noise at uniformly distributed points.
 
-    `context` may be a range: then every batch has a number of its own, and no fewer than the low
-    end.
+    `context` is the number of context points, or a range from which each batch samples one.
     """
 
     box: Box
@@ -101,29 +96,30 @@ class Process(ABC):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.box) <= 3:
-            raise ValueError(f"A box must have one to three axes, got {len(self.box)}.")
+            raise ValueError(f"The box has {len(self.box)} axes: must have one to three.")
         for low, high in self.box:
             if not -math.inf < low < high < math.inf:
-                raise ValueError(f"A box must go from a low to a higher end, got {low} to {high}.")
+                raise ValueError(
+                    f"The box goes from {low} to {high}; give finite ends, the lower one first."
+                )
         low, high = self.context if isinstance(self.context, tuple) else (self.context,) * 2
-        if not 0 <= low <= high or self.targets < 1:
+        if not 0 <= low <= high:
             raise ValueError(
-                "There must be at least one target and no negative number of context points, got "
-                f"{self.targets} and {self.context}."
+                f"context={self.context}: must be a number from 0, or a range, lower end first."
             )
+        if self.targets < 1:
+            raise ValueError(f"targets={self.targets}: must be at least 1.")
         if not isinstance(self.noise, StudentNoise) and not 0 < self.noise < math.inf:
-            raise ValueError(
-                f"The noise must have a positive standard deviation, got {self.noise}."
-            )
+            raise ValueError(f"noise={self.noise}: the standard deviation must be positive.")
 
     def draw(self, generator: torch.Generator, batch: int) -> SyntheticBatch:
-        """A batch of tasks."""
+        """Sample a batch of tasks."""
         low, high = self.context if isinstance(self.context, tuple) else (self.context,) * 2
-        seen = int(torch.randint(low, high + 1, (), generator=generator))
+        observed = int(torch.randint(low, high + 1, (), generator=generator))
         start = torch.tensor([low for low, _ in self.box])
         extent = torch.tensor([high - low for low, high in self.box])
         x = start + extent * torch.rand(
-            batch, seen + self.targets, len(self.box), generator=generator
+            batch, observed + self.targets, len(self.box), generator=generator
         )
         f, kernels, basis = self.functions(x, generator)
         if isinstance(self.noise, StudentNoise):
@@ -131,8 +127,8 @@ class Process(ABC):
         else:
             y = f + self.noise * torch.randn(f.shape, generator=generator)
         y = y.unsqueeze(-1)
-        observations = PointSet(x[:, :seen], y[:, :seen])
-        task = Task({SOURCE: observations}, PointSet(x[:, seen:], y[:, seen:]))
+        observations = PointSet(x[:, :observed], y[:, :observed])
+        task = Task({SOURCE: observations}, PointSet(x[:, observed:], y[:, observed:]))
         noise = self.noise if not isinstance(self.noise, StudentNoise) else 0.0
         return SyntheticBatch(task, kernels, noise, basis)
 
@@ -140,35 +136,35 @@ class Process(ABC):
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
-        """Values without noise; the kernels and, if finite, the basis that they came from."""
+        """Sample functions at `x`: noise-free values, their kernels, and the basis if finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianProcess(Process):
-    """Exact samples, with the kernel's full variance."""
+    """A Gaussian process, sampled exactly; see `gridtnp.synthetic.spectral`."""
 
     kernel: Covariance | OneOf
 
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
-        kernels = tuple(self.kernel.drawn(generator) for _ in x)
+        kernels = tuple(self.kernel.sampled(generator) for _ in x)
         if len(set(kernels)) == 1:
             return lattice(kernels[0], self.box).draw(x, generator), kernels, None
         each = [
-            lattice(kernel, self.box).draw(places.unsqueeze(0), generator)
-            for kernel, places in zip(kernels, x, strict=True)
+            lattice(kernel, self.box).draw(points.unsqueeze(0), generator)
+            for kernel, points in zip(kernels, x, strict=True)
         ]
         return torch.cat(each), kernels, None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankLimitedProcess(Process):
-    """What a Lanczos root of limited rank makes of a Gaussian process: the data of the paper.
+    """A Gaussian process sampled by a Lanczos root of limited rank: the data of the paper.
 
-    Libraries draw large samples in this way. The functions are smooth combinations of `rank` random
-    basis functions and have only a part of the kernel's variance: of 11,000 points on [-6, 6]², a
-    twentieth at length-scale 0.1 and half at 0.5.
+    Libraries sample large processes in this way. The functions are combinations of `rank` random
+    basis functions and keep only a part of the kernel's variance: of 11,000 points on [-6, 6]², 4 %
+    at length-scale 0.1 and half at 0.5.
     """
 
     kernel: Covariance
@@ -177,7 +173,7 @@ class RankLimitedProcess(Process):
     def functions(
         self, x: Float[Tensor, "batch n d"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "batch n"], tuple[Covariance, ...], Tensor | None]:
-        kernels = tuple(self.kernel.drawn(generator) for _ in x)
+        kernels = tuple(self.kernel.sampled(generator) for _ in x)
         basis = torch.stack(
             [_lanczos_root(k, p, self.rank, generator) for k, p in zip(kernels, x, strict=True)]
         )
@@ -187,10 +183,7 @@ class RankLimitedProcess(Process):
 
 @dataclass(frozen=True, kw_only=True)
 class Sawtooth(Process):
-    """Straight ramps with jumps: along a random direction, with a random frequency and phase.
-
-    Not Gaussian, and nothing a smooth kernel could express.
-    """
+    """Sawtooth waves with random direction, frequency and phase: not a Gaussian process."""
 
     frequency: LogUniform = field(default_factory=lambda: LogUniform(0.2, 2.0))
     amplitude: float = 1.0
@@ -201,7 +194,7 @@ class Sawtooth(Process):
         batch, _, axes = x.shape
         direction = torch.randn(batch, 1, axes, generator=generator)
         direction = direction / direction.norm(dim=-1, keepdim=True)
-        frequency = torch.tensor([self.frequency.drawn(generator) for _ in range(batch)])
+        frequency = torch.tensor([self.frequency.sample(generator) for _ in range(batch)])
         phase = torch.rand(batch, 1, generator=generator)
         turns = (x * direction).sum(-1) * frequency.unsqueeze(-1).float() + phase
         return self.amplitude * (2 * (turns % 1.0) - 1), (), None
@@ -210,14 +203,14 @@ class Sawtooth(Process):
 def stream(
     process: Process, *, seed: int, batch: int, start: int = 0, workers: int = 1, ahead: int = 4
 ) -> Iterator[SyntheticBatch]:
-    """Batches without end, made in the background; `start` skips as many without making them."""
+    """Endless batches, sampled in the background, from number `start`."""
     yield from prefetch(
         lambda index: draw_at(process, seed, index, batch), start, workers=workers, ahead=ahead
     )
 
 
 def draw_at(process: Process, seed: int, index: int, batch: int) -> SyntheticBatch:
-    """The batch number `index` of a seed."""
+    """Batch number `index` of a seed."""
     state = np.random.SeedSequence((seed, index)).generate_state(2, np.uint32)
     number = int(state[0]) << 32 | int(state[1])
     return process.draw(torch.Generator().manual_seed(number & (2**63 - 1)), batch)
@@ -226,30 +219,28 @@ def draw_at(process: Process, seed: int, index: int, batch: int) -> SyntheticBat
 def _lanczos_root(
     kernel: Covariance, x: Float[Tensor, "n d"], rank: int, generator: torch.Generator
 ) -> Float[Tensor, "n r"]:
-    """Q T^½ of so many steps of Lanczos on the covariance of the values at `x`, from a random
-    start.
-    """
+    """Q T^½ after `rank` Lanczos steps from a random vector, for the covariance at `x`."""
     covariance = kernel.covariance(x, x)
     n = len(x)
     vectors = torch.zeros(min(rank, n), n, dtype=torch.float64)
     v = torch.randn(n, generator=generator, dtype=torch.float64)
-    diagonal, beside = [], []
+    diagonal, off_diagonal = [], []
     for step in range(len(vectors)):
         norm = v.norm()
         if step and norm < 1e-10 * math.sqrt(kernel.total * n):
             vectors = vectors[:step]
             break
         if step:
-            beside.append(norm)
+            off_diagonal.append(norm)
         vectors[step] = v / norm
         v = covariance @ vectors[step]
         diagonal.append(v @ vectors[step])
         done = vectors[: step + 1]
-        for _ in range(2):  # twice is enough to stay orthogonal
+        for _ in range(2):  # orthogonalising twice is enough
             v = v - done.mT @ (done @ v)
     t = torch.diag(torch.stack(diagonal))
-    if beside:
-        off = torch.stack(beside)
+    if off_diagonal:
+        off = torch.stack(off_diagonal)
         t = t + torch.diag(off, 1) + torch.diag(off, -1)
     values, rotation = torch.linalg.eigh(t)
     root = vectors.mT @ (rotation * values.clamp_min(0.0).sqrt())

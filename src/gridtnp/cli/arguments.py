@@ -1,0 +1,94 @@
+"""Arguments of commands: the run, sources, locations and output files that they stand for.
+
+Imports are inside the functions, so that `--help` needs none of them.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gridtnp.cli.experiment import Experiment
+    from gridtnp.data.dataset import Dataset
+    from gridtnp.estimator import GriddedTNP
+    from gridtnp.evaluation.results import Evaluation
+    from gridtnp.inference.queries import Places
+
+
+def require_free(output: Path, overwrite: bool) -> None:
+    """Refuse an output that exists, or has no folder, before anything is loaded."""
+    if output.exists() and not overwrite:
+        raise FileExistsError(f"{str(output)!r} already exists; pass --overwrite to replace it.")
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"No such folder: {str(output.parent)!r}; create it first.")
+
+
+def require_option(token: str) -> None:
+    """Refuse a mistyped flag, which would be taken for a key of the experiment."""
+    from gridtnp.errors import require_known
+
+    if token.startswith("--") and "." not in token and token.partition("=")[0] != "--out":
+        known = ("--resume", "--json", "--out", "--debug")
+        require_known(token, known, "option")
+
+
+def load_run(folder: Path) -> tuple[GriddedTNP, Experiment]:
+    """The model of a run, and its experiment."""
+    from gridtnp.cli.experiment import FILE_NAME, read_experiment
+    from gridtnp.estimator import GriddedTNP
+
+    model = GriddedTNP.load(folder)
+    path = folder / FILE_NAME
+    if not path.exists():
+        raise ValueError(
+            f"{str(folder)!r} has no {FILE_NAME}, which `gridtnp fit` writes; use this model from "
+            "Python: gt.GriddedTNP.load."
+        )
+    return model, read_experiment(path)
+
+
+def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
+    """Plot an evaluation if matplotlib is installed; the folder of the plots."""
+    if find_spec("matplotlib") is None:
+        return []
+    from gridtnp.plots import album
+
+    return [str(album(found, run))]
+
+
+def read_context(
+    experiment: Experiment, context: list[str] | None, static: list[str] | None
+) -> tuple[Dataset | dict[str, str], dict[str, str] | None]:
+    """The run's own data, or fresh sources with their static fields (default: the run's)."""
+    from gridtnp.cli.first_experiment import name_files
+
+    if context is None:
+        if static is not None:
+            raise ValueError(
+                "--static is for fresh sources and there are none; pass --context as well."
+            )
+        return experiment.dataset(), None
+    fields = experiment.data.static if static is None else name_files(static)
+    return dict(name_files(context)), fields or None
+
+
+def read_places(at: str) -> Places:
+    """Locations from a file, or the grid that `lat=…,lon=…,step=…` describes."""
+    from gridtnp.data.places import latlon_grid
+    from gridtnp.data.reading import open_data
+
+    if "=" not in at:
+        return open_data(at)
+    given: dict[str, str] = {}
+    for part in at.split(","):
+        key, _, value = part.partition("=")
+        given[key.strip()] = value
+    try:
+        (south, north), (west, east) = (map(float, given[k].split(":")) for k in ("lat", "lon"))
+        return latlon_grid(lat=(south, north), lon=(west, east), step=float(given["step"]))
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"Not a grid: {at!r}; write it like lat=37:41,lon=-109:-102,step=0.1."
+        ) from None
