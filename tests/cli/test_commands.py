@@ -197,7 +197,7 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (
             1,
             f"predict runs/exp --at {GRID} --times {NOON} -o relief.nc",
-            "'relief.nc' must not be there yet; --overwrite replaces it.",
+            "'relief.nc' already exists; pass --overwrite to replace it.",
         ),
         (
             1,

@@ -55,7 +55,7 @@ Times = Annotated[
     list[str] | None, Parameter(consume_multiple=True, negative="", help="Times to predict at.")
 ]
 Out = Annotated[Path, Parameter(name=["--output", "-o"], help="Where to write.")]
-FLAGS = {"resume=True or": "--resume or", "overwrite=True replaces": "--overwrite replaces"}
+FLAGS = {"resume=True or": "--resume or", "pass overwrite=True": "pass --overwrite"}
 """What sentences of the library advise, on the command line."""
 Overwrite = Annotated[bool, Parameter(negative="", help="Replace what is there.")]
 

@@ -1,6 +1,6 @@
-"""What a model is told at a time: the observations of a source that a task may use.
+"""The observations of a source that a task at a given time may use.
 
-Training, evaluation and prediction all ask `SourceVariables.available`, so that there is one answer:
+Training, evaluation and prediction all use `SourceVariables.available`, so that they agree:
 the rows in the time window, within the period of this part of the data, at its locations whose
 static features are known, where all wanted variables are observed.
 """
@@ -71,7 +71,7 @@ class SourceVariables:
 
 @dataclass(frozen=True, eq=False)
 class Available:
-    """Rows that a task may use; `observed` and `values` are of all rows from `first` on."""
+    """Rows that a task may use; `observed` and `values` start at row `first`."""
 
     rows: np.ndarray
     observed: np.ndarray | None
