@@ -1,4 +1,4 @@
-"""A small model with fresh weights and its data, for the tests of what is done with models."""
+"""A small untrained model with its data, and an evaluation of forecasts that are known."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from gridtnp.config import (
     PseudoToken,
     Raw,
     Swin,
+    TNPConfig,
 )
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.estimator import GriddedTNP
+from gridtnp.evaluation.results import Evaluation, Prediction
 from gridtnp.grid import Axis, Grid
 from gridtnp.tasks.specification import TaskSpec
 
 LATS, LONS = np.arange(47.0, 56.0, 0.5), np.arange(-5.0, 5.0, 0.5)
 TIMES = pd.date_range("2019-03-01", periods=6, freq="6h")
+STATIONS, DAYS = 10, 60
 
 
 def table(number: int = 40, seed: int = 0) -> pd.DataFrame:
@@ -98,3 +101,49 @@ def model(data: Dataset | None = None, seed: int = 0) -> GriddedTNP:
         heads=2,
     )
     return GriddedTNP(config, TaskSpec.of(data), Normaliser.fit(data))
+
+
+def gridless(data: Dataset) -> GriddedTNP:
+    """A transformer neural process without a grid."""
+    torch.manual_seed(0)
+    spec = TaskSpec.of(data)
+    places = Fourier(of=("lat", "lon"), per_column=8, shortest=2.0, longest=40.0)
+    raw = (Raw(of=data.feature_names),) if data.feature_names else ()
+    config = ModelConfig(
+        coordinates=("lat", "lon"),
+        features=data.feature_names,
+        sources={name: len(held.variables) for name, held in spec.contexts.items()},
+        dim_y=len(spec.target),
+        tokens=Embedded(embedding=(places, *raw)),
+        architecture=TNPConfig(layers=1),
+        dim=16,
+        heads=2,
+    )
+    return GriddedTNP(config, spec, Normaliser.fit(data))
+
+
+def evaluation(**changes: object) -> Evaluation:
+    """Forecasts of a known truth: the model is calibrated, its baselines are worse."""
+    rng = np.random.default_rng(0)
+    n = STATIONS * DAYS
+    mean = rng.normal(10, 5, (n, 2))
+    observed = mean + rng.normal(size=(n, 2)) * [1.0, 3.0]
+    right = np.tile([1.0, 3.0], (n, 1))
+    worse = mean + rng.normal(size=(n, 2)) * [1.0, 3.0]
+    days = np.datetime64("2020-02-01", "ms") + np.arange(DAYS) * np.timedelta64(1, "D")
+    known: dict[str, object] = {
+        "variables": {"tmax": "degC", "wind": None},
+        "time": np.repeat(days, STATIONS),
+        "station": np.tile([f"S{i}" for i in range(STATIONS)], DAYS),
+        "lat": np.tile(np.linspace(40, 49, STATIONS), DAYS),
+        "lon": np.tile(np.linspace(-3, 6, STATIONS), DAYS),
+        "observed": observed,
+        "forecasts": {
+            "model": Prediction(mean, right),
+            "kriging": Prediction(worse, right * np.sqrt(2)),
+            "nearest": Prediction(worse + 1, right * np.sqrt(2), "training errors"),
+            "bilinear": Prediction(worse + 2, np.zeros((n, 2)), "none"),
+        },
+        "split": "10 stations never seen",
+    }
+    return Evaluation(**(known | changes))  # type: ignore[arg-type]

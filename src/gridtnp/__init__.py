@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gridtnp.data.places import latlon_grid, observe
     from gridtnp.estimator import GriddedTNP
     from gridtnp.grid import Axis, Grid
-    from gridtnp.inference.queries import Query, write
+    from gridtnp.inference.queries import Query
+    from gridtnp.inference.writers import write
     from gridtnp.network.build import build_model
     from gridtnp.network.model import NeuralProcess
     from gridtnp.network.presets import PRESETS, preset
@@ -68,7 +69,8 @@ _HOMES = {
     "data.places": ("latlon_grid", "observe"),
     "estimator": ("GriddedTNP",),
     "grid": ("Axis", "Grid"),
-    "inference.queries": ("Query", "write"),
+    "inference.queries": ("Query",),
+    "inference.writers": ("write",),
     "network.build": ("build_model",),
     "network.model": ("NeuralProcess",),
     "network.presets": ("PRESETS", "preset"),

@@ -1,4 +1,4 @@
-"""`ModelContents`: a network together with all it takes to use it on data, as one value.
+"""`ModelContents`: a network with everything needed to use it on data, as one value.
 
 Fitting, prediction, evaluation and files on disk all work on it.
 """
@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from gridtnp.config import ModelConfig
+from gridtnp.config import GriddedConfig, ModelConfig
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.data.times import duration
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe, recipe
 from gridtnp.tasks.assembly import Assembler
-from gridtnp.tasks.sampling import Sampler
+from gridtnp.tasks.sampling import NOW, Sampler
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec
 
@@ -42,12 +43,15 @@ class ModelContents:
     def sampler(
         self, data: Dataset, selection: Mapping[str, Selection] | None = None, **options: Any
     ) -> Sampler:
-        """Tasks of this model from a dataset; see `TaskSpec.sampler`."""
+        """Tasks of this model from a dataset, without locations outside of its grid.
+
+        See `TaskSpec.sampler`.
+        """
         grid = self.network.grid
         return self.spec.sampler(data, self.normaliser, selection, grid=grid, **options)
 
     def assembler(self, data: Dataset) -> Assembler:
-        """What turns the observations of a dataset into points of this model."""
+        """Turns the observations of a dataset into points of this model."""
         return self.spec.assembler(data, self.normaliser, self.network.grid)
 
     @contextmanager
@@ -63,18 +67,43 @@ class ModelContents:
 
 
 def describe(model: ModelContents) -> str:
-    """What a model is, in a few lines: target, sources, grid, size."""
-    spec, network = model.spec, model.network
-    parameters = sum(p.numel() for p in network.parameters())
-    units = [f"{name} ({spec.units.get(name) or 'no units'})" for name in spec.target]
-    lines = [f"GriddedTNP of {', '.join(units)}", f"  context   {', '.join(spec.contexts)}"]
+    """A model in a few lines: targets, context, features, times, grid, network and recipe."""
+    config, spec, network = model.config, model.spec, model.network
+    targets = [f"{name} ({spec.units.get(name) or 'no units'})" for name in spec.target]
+    contexts = [
+        f"{name} ({', '.join(held.variables)})" if name == held.source else name
+        for name, held in spec.contexts.items()
+    ]
+    rows = {"context": ", ".join(contexts)}
     if spec.statics or spec.computed:
-        lines.append(f"  features  {', '.join((*spec.statics, *spec.computed))}")
+        rows["features"] = ", ".join((*spec.statics, *spec.computed))
+    rows |= _times(spec)
+    rows["grid"] = "none"
     if network.grid is not None:
-        axes = " × ".join(
-            f"{a.size} {a.name} ({a.low:.4g} to {a.high:.4g})" for a in network.grid.axes
-        )
-        lines.append(f"  grid      {axes}")
-    lines.append(f"  network   {parameters:,} parameters, width {model.config.dim}")
-    lines.append(f"  recipe    {recipe(model.recipe).summary}")
-    return "\n".join(lines)
+        axes = [
+            f"{a.size} {a.name} ({a.low:.4g} to {a.high:.4g}{', periodic' * a.periodic})"
+            for a in network.grid.axes
+        ]
+        rows["grid"] = " × ".join(axes)
+    a = config.architecture
+    kind = a.processor.kind if isinstance(a, GriddedConfig) else a.kind
+    parameters = sum(p.numel() for p in network.parameters())
+    rows["network"] = f"{kind}, {parameters:,} parameters, width {config.dim}"
+    rows["recipe"] = recipe(model.recipe).summary
+    width = max(map(len, rows))
+    lines = [f"  {what:<{width}}  {text}" for what, text in rows.items()]
+    return "\n".join([f"GriddedTNP to predict {', '.join(targets)}", *lines])
+
+
+def _times(spec: TaskSpec) -> dict[str, str]:
+    """Time windows and lead, where they are not the time of the task alone."""
+    windows = {held.window or spec.window for held in spec.contexts.values()}
+    rows = {}
+    if windows != {NOW}:
+        each = [f"{name} {held.window or spec.window}" for name, held in spec.contexts.items()]
+        rows["windows"] = ", ".join(each) if len(windows) > 1 else windows.pop()
+    if duration(spec.lead):
+        rows["lead"] = spec.lead
+    if spec.target_window != NOW:
+        rows["targets"] = f"within {spec.target_window}"
+    return rows

@@ -1,4 +1,4 @@
-"""`GriddedTNP`: fit, evaluate, predict, sample, save and load, on pandas and xarray."""
+"""`GriddedTNP`: a model that fits, predicts, samples and evaluates pandas and xarray data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,19 @@ if TYPE_CHECKING:
 
 
 class GriddedTNP:
-    """A model of your data."""
+    """A gridded transformer neural process for a dataset.
+
+    `GriddedTNP.for_data(train)` designs a model, `fit` trains it, `predict` and `sample` apply it
+    anywhere, `evaluate` scores it, and `save` and `load` keep it. The constructor is for models
+    with a network of your own: `config` describes the network, `spec` how tasks are made from data,
+    `normaliser` the scale of every variable. A missing `network` is built from the config.
+
+        >>> train, val, test = data.split(time=["1995", "1996"], hold_out_stations=0.2)
+        >>> model = GriddedTNP.for_data(train).fit(train, val)
+        >>> print(model.evaluate(test, ["kriging"]))
+        >>> grid = gt.latlon_grid(lat=(37, 41), lon=(-109, -102), step=0.1)
+        >>> july = model.predict(test.at("1996-07-01"), at=grid)
+    """
 
     def __init__(
         self,
@@ -48,17 +60,17 @@ class GriddedTNP:
         network: NeuralProcess | None = None,
         recipe: Recipe | str = "default",
     ) -> None:
-        made = build_model(config) if network is None else network
-        self.contents = ModelContents(config, spec, normaliser, made, recipe)
+        network = build_model(config) if network is None else network
+        self.contents = ModelContents(config, spec, normaliser, network, recipe)
 
     @property
     def config(self) -> ModelConfig:
-        """What describes the network."""
+        """Description of the network."""
         return self.contents.config
 
     @property
     def spec(self) -> TaskSpec:
-        """How tasks are made from data."""
+        """How tasks are made from data: context sets, targets, time windows, features."""
         return self.contents.spec
 
     @property
@@ -73,13 +85,13 @@ class GriddedTNP:
 
     @property
     def recipe(self) -> Recipe | str:
-        """How it is trained, or was trained last."""
+        """The training recipe: of the last `fit`, or else the default of the next."""
         return self.contents.recipe
 
     def __repr__(self) -> str:
         return describe(self.contents)
 
-    # ---- fitting and keeping ---------------------------------------------------------------------
+    # ---- fitting and saving ----------------------------------------------------------------------
 
     @classmethod
     def for_data(
@@ -106,10 +118,28 @@ class GriddedTNP:
         seed: int = 0,
         quiet: bool = False,
     ) -> GriddedTNP:
-        """A model that suits the training part, not fitted yet; says what was chosen and why.
+        """Design an untrained model for the training part, and print its design with reasons.
 
-        Whatever is given replaces a choice: see `gridtnp.training.design.ModelOptions`. `config`
-        replaces all that is about the network.
+        Every option replaces an automatic choice; `None` leaves it automatic.
+
+        Args:
+            size: Preset of width, depth, number of cells and recipe.
+            config: Complete description of the network, instead of the options for it.
+            grid: Grid of the network.
+            cell: Height of a grid cell in degrees of latitude.
+            window: Attention window of the Swin transformer, in cells per axis.
+            dim, heads, layers: Width of tokens, attention heads, and layers of the grid processor.
+            neighbours: Grid points that each target attends to, in total or per axis.
+            positions: `"absolute"`, or `"relative"` for a network that is equivariant to shifts.
+            fusion: `"single"` for one grid for all sources, `"multi"` for one grid per source.
+            min_noise: Lower bound of the predicted standard deviation, in normalised units.
+            recipe: Training recipe, a `Recipe` or the name of one.
+            context_window: Times of the context relative to the task's, such as `"(-6h, 0h]"`.
+            target_window: Times of the targets relative to that of the task plus the lead.
+            lead: Lead time of a forecast, such as `"24h"`.
+            every: Interval of task times, such as `"6h"`; by default the target's own times.
+            seed: Seed of the initial weights.
+            quiet: Print nothing.
         """
         options = ModelOptions(
             size=size,
@@ -141,14 +171,15 @@ class GriddedTNP:
         seed: int = 0,
         quiet: bool = False,
     ) -> GriddedTNP:
-        """`for_data` with all options in one value, as a file holds them."""
-        decision = design(train, options, config)
+        """`for_data` with the options as one value, as in an experiment file."""
+        found = design(train, options, config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = cls(decision.config, decision.spec, decision.normaliser, recipe=decision.recipe)
+            model = cls(found.config, found.spec, found.normaliser, recipe=found.recipe)
         if not quiet:
-            print(decision)
-            print(f"  {estimate(model.network, decision.task, decision.recipe, device_here())}")
+            print(found)
+            task = model.contents.sampler(train, batch=found.recipe.batch).draw(0)
+            print(f"  {estimate(model.network, task, found.recipe, device_here())}")
         return model
 
     def fit(
@@ -167,16 +198,31 @@ class GriddedTNP:
         shard: bool = False,
         quiet: bool = False,
     ) -> GriddedTNP:
-        """Train on tasks of `train` and keep the weights that are best on `val`.
+        """Train on tasks of `train`, and keep the weights with the best score on `val`.
 
-        `recipe` is a `Recipe` or the name of one; the default is that of `for_data`. `minutes` sets
-        the number of steps from the speed of this machine. `out` is the folder of the run, which
-        `resume` continues. `selection` says which observations of a context set are used, `workers`
-        is the number of threads that prepare tasks. Each of several processes holds a copy of the
-        network, or a shard of it with `shard`.
+        Without `val`, the last weights are kept. Observations outside of the model's grid are
+        dropped, with a warning.
+
+        Args:
+            recipe: A `Recipe` or the name of one; the default is the model's own.
+            minutes: Training time; sets the number of steps from the speed of this machine.
+            out: Folder for checkpoints, metrics and the fitted model.
+            resume: Continue the run in `out` from its last checkpoint.
+            seed: Seed of the tasks.
+            selection: Which observations are context, by context set, such as
+                `{"stations": gt.Fraction(0.1, 0.5)}`.
+            trackers: Experiment trackers: names such as `"tensorboard"`, or accelerate trackers.
+            workers: Threads that prepare tasks.
+            shard: Shard the weights over all processes (FSDP) instead of replicating them.
+            quiet: Print nothing.
+
+        Returns:
+            The model itself.
         """
         from gridtnp.training.fit import fit
 
+        parts = [train] if val is None else [train, val]
+        self.spec.warn_outside(parts, self.network.grid, stacklevel=2)
         followed = fit(
             self.contents,
             train,
@@ -196,17 +242,20 @@ class GriddedTNP:
         return self
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write everything that predicting needs into a folder."""
+        """Write config, weights, normaliser and task specification to a folder."""
         return saving.save(self.contents, folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> GriddedTNP:
-        """From a folder that `save` made, or that of a run."""
+        """Read a model from a folder written by `save`, or from the `out` folder of `fit`."""
         found = saving.load(folder)
         return cls(found.config, found.spec, found.normaliser, found.network, found.recipe)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """The network as a graph for any number of points (`.pt2`); see `gridtnp.exporting`."""
+        """Export the network as a graph for any number of points (`.pt2`).
+
+        See `gridtnp.exporting` for its inputs and outputs.
+        """
         return export(self.network, path)
 
     # ---- predicting ------------------------------------------------------------------------------
@@ -224,13 +273,28 @@ class GriddedTNP:
         chunk: int = CHUNK,
         progress: bool = True,
     ) -> Any:
-        """Means, spreads, quantiles and support at any places, in the form of the question.
+        """Predict at any places and times, in the form of the query.
 
-        `context` is a dataset, a part of one (`test.at("1995-07-01")`), or fresh sources by name,
-        with their `static` fields. `at` is a grid, a table or a pair of arrays; a static feature
-        that it brings along wins. Its own times are those to predict at; else they are `times`, or
-        that of the context. With `to`, the answer goes to a file, time by time, and its path comes
-        back.
+        The answer has, for every target variable, `<name>_mean`, `<name>_std`, quantiles such as
+        `<name>_q05`, and `<name>_support`, the distance in km to the nearest observation. Points
+        outside of the model's grid, or without a static feature, are NaN; a warning counts them.
+
+        Args:
+            context: The observations: a dataset, a part of one (`test.at("1995-07-01")`), or fresh
+                sources by name.
+            at: Where to predict: an xarray grid, a pandas table, or a tuple of latitudes and
+                longitudes. Its static features, such as a column `elevation`, take precedence.
+            quantiles: Which quantiles to predict.
+            times: When to predict, if `at` has no times; the default is the context's only time.
+            static: Static fields of fresh sources.
+            to: File to write to, time by time: `.nc`, `.zarr`, `.parquet` or `.csv`.
+            overwrite: Replace an existing file.
+            chunk: Points decoded at once; bounds memory and does not change the numbers.
+            progress: Show a progress bar on terminals.
+
+        Returns:
+            A Dataset for a grid, a table for a table, a dict of arrays for a tuple; with `to`, the
+            path of the file.
         """
         return prediction.predict(
             self.contents,
@@ -259,10 +323,21 @@ class GriddedTNP:
         overwrite: bool = False,
         progress: bool = True,
     ) -> Any:
-        """So many fields that could have been, each coherent over all points of the question.
+        """Draw `n` joint samples: fields that are coherent over all points of the query.
 
-        Arguments are those of `predict`. `subset` points are drawn one after the other; see
-        `gridtnp.inference.joint_samples` for how, and what is approximate about it.
+        Samples have the mean and standard deviation of `predict` at every point, and the model's
+        correlations between points. See `gridtnp.inference.joint_samples` for the method and its
+        approximations.
+
+        Args:
+            n: Number of samples.
+            subset: Points drawn autoregressively; more are slower, and more accurate at short
+                distances.
+            seed: Seed of the samples; sample `i` does not depend on `n`.
+            context, at, times, static, to, overwrite, progress: As in `predict`.
+
+        Returns:
+            A dimension `sample` for grids and arrays, columns `<name>_sample0`, … for tables.
         """
         return joint_samples.sample(
             self.contents,
@@ -278,7 +353,7 @@ class GriddedTNP:
             progress=progress,
         )
 
-    # ---- judging ---------------------------------------------------------------------------------
+    # ---- evaluation ------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -292,13 +367,25 @@ class GriddedTNP:
         batch: int = 8,
         seed: int = 0,
     ) -> Evaluation:
-        """Scores on a part that was not trained on, beside those of baselines, in your units.
+        """Score the model and baselines on a part that it was not trained on.
 
-        Print what comes back. Baselines are `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`,
-        `"kriging-drift"`, `"persistence"` and `"climatology"`; they learn from `train`, or from the
-        training part of the same split. `limit` is a number of times to evaluate at, `selection` says
-        which observations are context, and `block` is the length of the blocks of time that are
-        resampled for intervals.
+        Observations outside of the model's grid are dropped, with a warning.
+
+        Args:
+            test: The part to evaluate on.
+            baselines: Any of `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`, `"kriging-drift"`,
+                `"persistence"` and `"climatology"`.
+            train: Data to fit the baselines to; by default the training part of the same split.
+            selection: Which observations are context, by context set. By default all of them if
+                the targets are at held-out stations, else a random 5 to 95 % of the target source.
+            limit: Most times to evaluate at, evenly spaced.
+            block: Length of the blocks of time resampled for confidence intervals, such as
+                `"30D"`; by default longer than errors are correlated.
+            batch: Tasks predicted at once.
+            seed: Seed of the random contexts and of the resampling.
+
+        Returns:
+            Scores in the units of the data; `print` shows them as a table.
         """
         return evaluate(
             self.contents,

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from gridtnp.evaluation.bootstrap import interval, memory, resampled, time_blocks
+from gridtnp.evaluation.bootstrap import (
+    autocorrelation_time,
+    bootstrap_means,
+    interval,
+    time_blocks,
+)
 
 TIMES = np.datetime64("2000-01-01", "ms") + np.arange(160) * np.timedelta64(1, "D")
 
@@ -25,7 +30,7 @@ def covers(block: str | None, persistence: float) -> float:
     for seed in range(150):
         errors = wandering(seed, persistence)
         blocks = time_blocks(TIMES, errors, block)
-        draws = resampled(errors[:, None], blocks)[:, 0]
+        draws = bootstrap_means(errors[:, None], blocks)[:, 0]
         low, high = interval(errors.mean(), draws, int(blocks.max()) + 1)
         hits += low <= 0 <= high
     return hits / 150
@@ -40,18 +45,20 @@ def test_blocks_cover_the_truth_where_single_times_do_not() -> None:
     assert covers(None, 0.8) > 0.87
 
 
-def test_memory_counts_correlated_steps() -> None:
-    assert memory(np.random.default_rng(0).normal(size=2000)) == pytest.approx(1.0, abs=0.2)
-    long = np.mean([memory(wandering(seed, 0.8, 4000)) for seed in range(10)])
+def test_the_autocorrelation_time_counts_correlated_steps() -> None:
+    assert autocorrelation_time(np.random.default_rng(0).normal(size=2000)) == pytest.approx(
+        1.0, abs=0.2
+    )
+    long = np.mean([autocorrelation_time(wandering(seed, 0.8, 4000)) for seed in range(10)])
     assert long == pytest.approx(9.0, rel=0.25)  # (1 + 0.8) / (1 - 0.8)
-    assert memory(np.ones(50)) == 1.0
+    assert autocorrelation_time(np.ones(50)) == 1.0
 
 
 def test_blocks_of_a_given_length_hold_that_many_days() -> None:
     twice = np.repeat(TIMES, 2)
     blocks = time_blocks(twice, np.zeros(320), "10D")
     assert np.bincount(blocks).tolist() == [20] * 16
-    with pytest.raises(ValueError, match=r"A block of time must have a positive length, got '0h'"):
+    with pytest.raises(ValueError, match=r"^block='0h': the length of a block must be positive\.$"):
         time_blocks(twice, np.zeros(320), "0h")
 
 
@@ -68,9 +75,9 @@ def test_many_times_make_a_bounded_number_of_blocks() -> None:
 def test_a_draw_is_the_mean_of_blocks_drawn_with_replacement() -> None:
     rng = np.random.default_rng(3)
     terms, block = rng.normal(size=(30, 2)), rng.integers(0, 4, 30)
-    draws = resampled(terms, block, seed=5)
-    chosen = np.random.default_rng(5).integers(4, size=(1000, 4))
-    for draw, blocks in list(zip(draws, chosen, strict=True))[:20]:
+    draws = bootstrap_means(terms, block, seed=5)
+    drawn = np.random.default_rng(5).integers(4, size=(1000, 4))
+    for draw, blocks in list(zip(draws, drawn, strict=True))[:20]:
         rows = np.concatenate([np.flatnonzero(block == b) for b in blocks])
         np.testing.assert_allclose(draw, terms[rows].mean(0))
 
@@ -83,4 +90,4 @@ def test_few_blocks_make_wider_intervals() -> None:
 
 
 def test_one_block_says_nothing_about_uncertainty() -> None:
-    assert np.isnan(resampled(np.ones((5, 1)), np.zeros(5, int))).all()
+    assert np.isnan(bootstrap_means(np.ones((5, 1)), np.zeros(5, int))).all()

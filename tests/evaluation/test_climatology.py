@@ -57,9 +57,9 @@ def test_persistence_is_the_last_value_before(lead: str, panel: bool) -> None:
         mean, std = persistence.predict(raw_task)
         assert std is None
         near, _ = Nearest().predict(raw_task)
-        assert raw_task.asked.time is not None
+        assert raw_task.targets.time is not None
         for i, (station, time) in enumerate(
-            zip(raw_task.asked.station, raw_task.asked.time, strict=True)
+            zip(raw_task.targets.station, raw_task.targets.time, strict=True)
         ):
             expected = last_known(frame, station, pd.Timestamp(time), pd.Timestamp(raw_task.time))
             known += np.isfinite(expected)
@@ -75,7 +75,7 @@ def test_stations_that_are_held_out_have_no_past() -> None:
     for persistence in (Persistence(None), Persistence(test)):
         mean, _ = persistence.predict(found[5])
         np.testing.assert_array_equal(mean, Nearest().predict(found[5])[0])
-    assert "no station has a past" in Persistence(None).notes()[0]
+    assert "no station has earlier values" in Persistence(None).notes()[0]
 
 
 def test_climatology_is_of_station_month_and_hour() -> None:
@@ -88,9 +88,9 @@ def test_climatology_is_of_station_month_and_hour() -> None:
     for raw_task in found[:30]:
         mean, std = climatology.predict(raw_task)
         assert std is not None
-        assert raw_task.asked.time is not None
+        assert raw_task.targets.time is not None
         for i, (station, time) in enumerate(
-            zip(raw_task.asked.station, raw_task.asked.time, strict=True)
+            zip(raw_task.targets.station, raw_task.targets.time, strict=True)
         ):
             row = groups.loc[(station, pd.Timestamp(time).hour)]
             assert row["count"] >= 5
@@ -107,13 +107,13 @@ def test_where_a_month_or_a_station_is_unknown_coarser_groups_answer() -> None:
     raw_task = found[7]  # in April, of which training has nothing
     mean, _ = Climatology(train).predict(raw_task)
     hours = seen.groupby(["station", seen.time.dt.hour]).t.mean()
-    for i, station in enumerate(raw_task.asked.station):
+    for i, station in enumerate(raw_task.targets.station):
         assert mean[i, 0] == pytest.approx(hours[(station, pd.Timestamp(raw_task.time).hour)])
     train, _, test = data.split(hold_out_stations=["S5"], time=["2019-03-25", "2019-04-01"])
     _, found = raw_tasks(test, 1.0)
     mean, std = Climatology(train).predict(found[7])
     others = seen[(seen.station != "S5") & (seen.time.dt.hour == pd.Timestamp(found[7].time).hour)]
-    assert found[7].asked.station.tolist() == ["S5"]
+    assert found[7].targets.station.tolist() == ["S5"]
     assert mean[0, 0] == pytest.approx(others.t.mean())
     assert std is not None
     assert std[0, 0] == pytest.approx(others.t.std())

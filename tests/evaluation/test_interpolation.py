@@ -50,8 +50,8 @@ def test_nearest_and_inverse_distance_are_those_of_brute_force(seed: int, west: 
     assert idw[1] is None
     for i in range(len(raw_task.truth)):
         angle = great_circle(
-            raw_task.asked.lat[i],
-            raw_task.asked.lon[i],
+            raw_task.targets.lat[i],
+            raw_task.targets.lon[i],
             raw_task.observed.lat,
             raw_task.observed.lon,
         )
@@ -67,7 +67,7 @@ def test_the_latest_of_a_place_is_the_nearest_in_time() -> None:
     spec, found = raw_tasks(data, 1.0, window="(-3D, 0h]", lead="1D")
     raw_task = found[4]
     mean, _ = Nearest().predict(raw_task)
-    for i, station in enumerate(raw_task.asked.station):
+    for i, station in enumerate(raw_task.targets.station):
         own = np.flatnonzero(raw_task.observed.station == station)
         last = own[np.argmax(raw_task.observed.time[own])]  # type: ignore[index]
         assert raw_task.observed.time[last] == raw_task.time  # type: ignore[index]
@@ -81,7 +81,7 @@ def test_an_observation_at_the_very_place_is_the_answer() -> None:
     both = pd.concat([frame, twin], ignore_index=True)
     data = Dataset({"s": both}, target="s.t2m")
     _, found = raw_tasks(data)
-    seen = [(s, i) for s in found for i, n in enumerate(s.asked.station) if n in ("S00", "T00")]
+    seen = [(s, i) for s in found for i, n in enumerate(s.targets.station) if n in ("S00", "T00")]
     checked = 0
     for raw_task, i in seen:
         there = np.isin(raw_task.observed.station, ["S00", "T00"])
@@ -105,7 +105,7 @@ def test_variables_that_are_missing_here_and_there_are_interpolated_from_where_t
         for v in range(2):
             there = np.flatnonzero(np.isfinite(raw_task.values[:, v]))
             angle = great_circle(
-                *(raw_task.asked.lat[i], raw_task.asked.lon[i]),
+                *(raw_task.targets.lat[i], raw_task.targets.lon[i]),
                 *(raw_task.observed.lat[there], raw_task.observed.lon[there]),
             )
             assert mean[i, v] == raw_task.values[there[angle.argmin()], v]
@@ -144,7 +144,7 @@ def test_a_linear_field_is_interpolated_exactly() -> None:
     spec, found = raw_tasks(data)
     bilinear = Bilinear.of(data, spec)
     for day, raw_task in enumerate(found):
-        expected = raw_task.asked.lat + 0.1 * raw_task.asked.lon + day
+        expected = raw_task.targets.lat + 0.1 * raw_task.targets.lon + day
         mean, std = bilinear.predict(raw_task)
         np.testing.assert_allclose(mean[:, 0], expected, atol=1e-4)
         assert std is None
@@ -154,7 +154,7 @@ def test_with_a_lead_the_last_known_field_is_taken() -> None:
     data = with_field(plane())
     spec, found = raw_tasks(data, 1.0, lead="2D", window="(-2D, 0h]")
     mean, _ = Bilinear.of(data, spec).predict(found[3])
-    at = found[3].asked
+    at = found[3].targets
     assert at.time is not None
     np.testing.assert_allclose(mean[:, 0], at.lat + 0.1 * at.lon + 3, atol=1e-4)
 
@@ -165,7 +165,7 @@ def test_kelvin_and_celsius_are_converted() -> None:
     with pytest.warns(UserWarning, match="units differ"):
         data = with_field(field)
     spec, found = raw_tasks(data)
-    expected = found[0].asked.lat + 0.1 * found[0].asked.lon
+    expected = found[0].targets.lat + 0.1 * found[0].targets.lon
     mean, _ = Bilinear.of(data, spec).predict(found[0])
     np.testing.assert_allclose(mean[:, 0], expected, atol=1e-3)
 
@@ -174,10 +174,13 @@ def test_a_field_may_be_named() -> None:
     data = with_field(plane(name="skin"))
     spec, found = raw_tasks(data)
     with pytest.raises(
-        ValueError, match=r"variable called 't2m', but there are \['era5\.skin'\]; say which one, s"
+        ValueError,
+        match=r"^No gridded variable is called 't2m' .*\['era5\.skin'\], such as 'bilinear",
     ):
         Bilinear.of(data, spec)
-    with pytest.raises(ValueError, match=r"got 'era5\.skn'; did you mean 'era5\.skin'\?"):
+    with pytest.raises(
+        ValueError, match=r"^Unknown gridded variable 'era5\.skn'; did you mean 'era5\.skin'\?"
+    ):
         Bilinear.of(data, spec, "era5.skn")
     mean, _ = Bilinear.of(data, spec, "era5.skin").predict(found[0])
     assert np.isfinite(mean).all()
@@ -192,14 +195,14 @@ def test_other_units_are_refused() -> None:
     with pytest.warns(UserWarning, match="units differ"):
         data = with_field(plane("mm"))
     with pytest.raises(
-        ValueError, match=r"^A field must have the units of the target .* 'mm' and t2m in 'degC'"
+        ValueError, match=r"^era5\.t2m is in 'mm', but target t2m in 'degC'; convert one of them"
     ):
         Bilinear.of(data, TaskSpec.of(data))
 
 
 def test_without_a_grid_there_is_nothing_to_interpolate() -> None:
     data = Dataset({"s": weather.stations()}, target="s.t2m")
-    with pytest.raises(ValueError, match=r"needs a gridded source beside .* none, \['s'\]; l"):
+    with pytest.raises(ValueError, match=r"needs a gridded source other than .* \['s'\] has none"):
         Bilinear.of(data, TaskSpec.of(data))
 
 
@@ -208,7 +211,7 @@ def test_beyond_the_grid_there_is_no_answer() -> None:
     data = with_field(field)
     spec, found = raw_tasks(data)
     mean, _ = Bilinear.of(data, spec).predict(found[0])
-    north = found[0].asked.lat > 52.001
+    north = found[0].targets.lat > 52.001
     assert north.any()
     assert np.isnan(mean[north]).all()
     assert np.isfinite(mean[~north]).all()

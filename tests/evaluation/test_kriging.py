@@ -1,4 +1,4 @@
-"""Kriging against scikit-learn, against processes whose constants are known, and its refusals."""
+"""Kriging against scikit-learn, against processes with known parameters, and its errors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gridtnp.evaluation.kriging import JITTER, Kriging, KrigingParameters, poste
 NAMES = ("t",)
 
 
-def process(**constants: float) -> KrigingParameters:
-    chosen = {"amplitude": 1.3, "length": 200.0, "noise": 0.4, "level": 2.0} | constants
-    logs = torch.tensor(list(chosen.values()), dtype=torch.float64).log()
+def process(**parameters: float) -> KrigingParameters:
+    values = {"amplitude": 1.3, "length": 200.0, "noise": 0.4, "level": 2.0} | parameters
+    logs = torch.tensor(list(values.values()), dtype=torch.float64).log()
     return KrigingParameters(10.0, 3.0, np.zeros(0), np.zeros(0), logs, False)
 
 
@@ -62,23 +62,23 @@ def world(drift: float = 0.0, times: int = 12, noise: float = 0.3) -> Dataset:
     return Dataset({"s": pd.concat(rows, ignore_index=True)}, target="s.t", static=static)
 
 
-def test_constants_are_found_and_predictions_calibrated() -> None:
+def test_parameters_are_found_and_predictions_calibrated() -> None:
     _, found = raw_tasks(world(), 0.8)
     kriging = Kriging.fit(found[:8], NAMES, drift=False)
     fitted = kriging.processes[0]
     assert fitted["length"] == pytest.approx(150, rel=0.4)
     assert fitted["amplitude"] * fitted.std == pytest.approx(1.0, rel=0.3)
     assert fitted["noise"] * fitted.std == pytest.approx(0.3, rel=0.3)
-    errors, spreads, rival = [], [], []
+    errors, spreads, baseline = [], [], []
     for raw_task in found[8:]:
         mean, std = kriging.predict(raw_task)
         assert std is not None
         errors.append(raw_task.truth - mean)
         spreads.append(std)
-        rival.append(raw_task.truth - Nearest().predict(raw_task)[0])
+        baseline.append(raw_task.truth - Nearest().predict(raw_task)[0])
     z = np.concatenate(errors) / np.concatenate(spreads)
     assert z.std() == pytest.approx(1.0, abs=0.2)
-    assert np.concatenate(errors).std() < 0.8 * np.concatenate(rival).std()
+    assert np.concatenate(errors).std() < 0.8 * np.concatenate(baseline).std()
     assert kriging.notes() == ()
 
 
@@ -107,14 +107,14 @@ def test_times_apart_say_less() -> None:
     assert (later > std).all()
 
 
-def test_too_many_observations_are_thinned_out_and_that_is_said() -> None:
+def test_too_many_observations_are_thinned_out_with_a_note() -> None:
     _, found = raw_tasks(world(times=3), 0.8)
     fitted = Kriging.fit(found, NAMES, drift=False)
-    small = Kriging(fitted.processes, drift=False, most=20)
+    small = Kriging(fitted.processes, drift=False, max_observations=20)
     for raw_task in found[:2]:
         assert np.isfinite(small.predict(raw_task)[0]).all()
     assert small.notes() == (
-        "kriging: 2 times had more than 20 observations; so many were used at random",
+        "kriging: 2 times had more than 20 observations; a random 20 are used",
     )
 
 
@@ -127,8 +127,10 @@ def constant(raw_task: RawTask) -> RawTask:
 def test_a_constant_and_nothing_at_all_are_refused() -> None:
     _, found = raw_tasks(world(times=2))
     with pytest.raises(
-        ValueError, match=r"^Kriging needs a variable that varies, but 't' is 7 thr"
+        ValueError, match=r"^'t' is 7 throughout the training part, but kriging needs a var"
     ):
         Kriging.fit(map(constant, found), NAMES, drift=False)
-    with pytest.raises(ValueError, match=r"two observations or more, but 't' has none; leave it"):
+    with pytest.raises(
+        ValueError, match=r"^No training time has two observations of 't', which kriging"
+    ):
         Kriging.fit([], NAMES, drift=False)

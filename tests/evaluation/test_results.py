@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
+from small import DAYS, STATIONS, evaluation
 
 from gridtnp.evaluation import scores
 from gridtnp.evaluation.results import SCORES, Evaluation, Prediction
-
-STATIONS, DAYS = 10, 60
-
-
-def evaluation(**changes: object) -> Evaluation:
-    """The truth is known up to a spread of 1 °C: the model knows it, its rivals less."""
-    rng = np.random.default_rng(0)
-    n = STATIONS * DAYS
-    mean = rng.normal(10, 5, (n, 2))
-    observed = mean + rng.normal(size=(n, 2)) * [1.0, 3.0]
-    right = np.tile([1.0, 3.0], (n, 1))
-    worse = mean + rng.normal(size=(n, 2)) * [1.0, 3.0]
-    days = np.datetime64("2020-02-01", "ms") + np.arange(DAYS) * np.timedelta64(1, "D")
-    known: dict[str, object] = {
-        "variables": {"tmax": "degC", "wind": None},
-        "time": np.repeat(days, STATIONS),
-        "station": np.tile([f"S{i}" for i in range(STATIONS)], DAYS),
-        "lat": np.tile(np.linspace(40, 49, STATIONS), DAYS),
-        "lon": np.tile(np.linspace(-3, 6, STATIONS), DAYS),
-        "observed": observed,
-        "forecasts": {
-            "model": Prediction(mean, right),
-            "kriging": Prediction(worse, right * np.sqrt(2)),
-            "nearest": Prediction(worse + 1, right * np.sqrt(2), "training errors"),
-            "bilinear": Prediction(worse + 2, np.zeros((n, 2)), "none"),
-        },
-        "split": "10 stations never seen",
-    }
-    return Evaluation(**(known | changes))  # type: ignore[arg-type]
+from gridtnp.evaluation.summary import ScoreTable
 
 
 def test_scores_are_means_over_points() -> None:
@@ -114,11 +92,13 @@ def test_regions_are_boxes_that_say_where_they_are() -> None:
 
 
 def test_groups_are_checked() -> None:
-    with pytest.raises(ValueError, match=r"Scores can be had per group, .* did you mean 'station'"):
+    with pytest.raises(ValueError, match=r"^Unknown group 'stations'; did you mean 'station'\?$"):
         evaluation().per("stations")
-    with pytest.raises(ValueError, match=r"^Scores per hour need times, but the data have none\.$"):
+    with pytest.raises(ValueError, match=r"^The data have no times, which scores per hour need\.$"):
         evaluation(time=None).per("hour")
-    with pytest.raises(ValueError, match=r"one that was evaluated, .* did you mean 'tmax'\?"):
+    with pytest.raises(
+        ValueError, match=r"^Unknown variable 'tmx' in this evaluation; did you mean 'tmax'\?$"
+    ):
         evaluation().predictions("tmx")
 
 
@@ -139,7 +119,8 @@ def test_one_time_is_resampled_by_station() -> None:
     assert "0.602" in str(alone)  # a CRPS without an interval
 
 
-def test_the_table_is_read_at_a_glance() -> None:
+def test_the_table_is_read_at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     text = str(evaluation(notes=("said about it",)))
     lines = text.splitlines()
     assert lines[0] == "tmax (degC), 600 values"
@@ -148,34 +129,95 @@ def test_the_table_is_read_at_a_glance() -> None:
     assert {"model", "kriging", "nearest*", "bilinear°"} <= set(rows)
     assert rows["model"].split()[1:3] == ["0.60", "±0.04"]
     assert rows["model"].rstrip().endswith("–")
-    assert "has no spread of its own" in text
-    assert "its CRPS is its mean absolute error" in text
+    assert "* predicts no standard deviation; its RMSE in training is used." in text
+    assert "° predicts no standard deviation; its CRPS is its MAE." in text
     assert "said about it" in text
     assert max(map(len, lines)) <= 120
-    assert str(evaluation(forecasts={"model": evaluation().forecasts["model"]})).count("skill") == 2
+    alone = str(evaluation(forecasts={"model": evaluation().forecasts["model"]}))
+    assert alone.count("skill") == 2
+    assert "Skill" not in alone
 
 
-def test_the_verdict_names_the_split_and_the_best_baseline() -> None:
+def wide() -> Evaluation:
+    """Several variables of very different size, and many baselines with long names."""
     made = evaluation()
-    assert made.verdicts()[0].startswith(
+    factor = np.array([1.0, 2e6, 1e-5])
+    pick = [0, 1, 0]
+    forecasts = {
+        name: Prediction(f.mean[:, pick] * factor, f.std[:, pick] * factor, f.spread)
+        for name, f in made.forecasts.items()
+    }
+    forecasts["kriging-drift"] = forecasts["kriging"]
+    forecasts["bilinear:reanalysis.2m_temperature"] = forecasts["bilinear"]
+    variables = {"tmax": "degC", "pressure_of_the_air": "Pa", "q": "kg kg**-1"}
+    observed = made.observed[:, pick] * factor
+    return evaluation(variables=variables, observed=observed, forecasts=forecasts)
+
+
+def cells(made: Evaluation) -> list[str]:
+    found = []
+    for variable in made.variables:
+        rows = [r for r in made.to_dataframe().to_dict("records") if r["variable"] == variable]
+        columns = ScoreTable.of(rows).columns.values()
+        found += [cell for column in columns for cell in column]
+    return found
+
+
+@pytest.mark.parametrize("width", [30, 33, 37, 40, 50, 60, 72, 80, 100, 119, 120, 160, 200])
+def test_numbers_are_whole_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _WIDE.get("it") or _WIDE.setdefault("it", wide())
+    monkeypatch.setenv("COLUMNS", str(width))
+    printed = str(made)
+    file = io.StringIO()
+    Console(file=file, width=width, force_terminal=True, color_system=None).print(made)
+    for text in (printed, file.getvalue()):
+        assert "…" not in text
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+        left = text
+        for cell in sorted(cells(made), key=len, reverse=True):
+            assert cell in left
+            left = left.replace(cell, "", 1)
+    assert printed == "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+_WIDE: dict[str, Evaluation] = {}
+
+
+def test_a_pipe_is_as_wide_as_a_page(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent.parent)!r})\n"
+        "import small; print(small.evaluation())"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"PYTHONIOENCODING": "utf-8"}
+    with (tmp_path / "scores.txt").open("wb") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, env=env, check=True)
+    text = (tmp_path / "scores.txt").read_text(encoding="utf-8")
+    assert text.count("kriging ") == 2  # a table per variable, not split
+    assert 100 < max(map(len, text.splitlines())) <= 120
+    assert all(cell in text for cell in cells(evaluation()))
+
+
+def test_the_summary_names_the_split_and_the_best_baseline() -> None:
+    made = evaluation()
+    assert made.summaries()[0].startswith(
         "tmax on 10 stations never seen: CRPS 0.597 degC, 27 % lower than kriging, the best"
     )
-    assert made.verdicts()[0].endswith("; the 90 % intervals hold 87 %.")
-    assert made.verdicts()[1].startswith("wind on 10 stations never seen: CRPS 1.")
+    assert made.summaries()[0].endswith("; the 90 % intervals cover 87 %.")
+    assert made.summaries()[1].startswith("wind on 10 stations never seen: CRPS 1.")
     worse = evaluation(
         forecasts={"model": made.forecasts["kriging"], "kriging": made.forecasts["model"]}
     )
-    assert "37 % higher than kriging" in worse.verdicts()[0]
+    assert "37 % higher than kriging" in worse.summaries()[0]
     same = evaluation(forecasts=dict.fromkeys(("model", "twin"), made.forecasts["model"]))
-    assert "0 % lower than twin, the best baseline, which may be chance" in same.verdicts()[0]
+    assert "0 % lower than twin, the best baseline, which may be chance" in same.summaries()[0]
 
 
-def test_skill_against_a_perfect_rival_is_not_defined() -> None:
+def test_skill_against_a_perfect_baseline_is_not_defined() -> None:
     made = evaluation()
     perfect = Prediction(made.observed, np.zeros(made.observed.shape), "none")
     again = evaluation(forecasts={"model": made.forecasts["model"], "oracle": perfect})
     assert np.isnan(again.to_dataframe()["crps_skill"]).all()
-    assert "best baseline" not in again.verdicts()[0]
+    assert "best baseline" not in again.summaries()[0]
 
 
 def test_it_becomes_json_and_files(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_an_interval_is_between_quantiles(y: float, mean: float, std: float, lev
 
 
 def test_a_level_must_be_a_probability() -> None:
-    with pytest.raises(ValueError, match=r"level of an interval must be between 0 and 1, got 90"):
+    with pytest.raises(ValueError, match=r"^Level 90 of an interval is not between 0 and 1\.$"):
         scores.inside(*of(0.0, 0.0, 1.0), 90)
 
 

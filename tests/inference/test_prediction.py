@@ -1,10 +1,11 @@
-"""Predictions: the form of the question, the same numbers for the same data, files, honest gaps."""
+"""Predictions: the form of the query, the same numbers for the same data, files, and gaps."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.places import latlon_grid
 from gridtnp.data.quality import DataWarning
 from gridtnp.estimator import GriddedTNP
-from gridtnp.inference.conditioning import EARTH_RADIUS, Conditioner, on_sphere
+from gridtnp.grid import EARTH_RADIUS
+from gridtnp.inference.conditioning import Conditioner
 from gridtnp.network.model import PIECE
 from gridtnp.tasks.specification import TaskSpec
 
@@ -201,15 +204,13 @@ def test_longitudes_are_cut_where_they_were_in_training() -> None:
     data = small.dataset(rows, field, relief)
     assert data.west == 0.0  # across the date line
     model = small.model(small.dataset())
-    moved = TaskSpec.of(data)
+    shifted = TaskSpec.of(data)
     east = rows[rows.lon > 0]  # on one side alone: nothing there says where to cut
     assert Dataset({"stations": east}, target="stations.t2m").west == -180.0
-    conditioner = Conditioner.of(
-        model.network, moved, model.normaliser, {"stations": rows}, {"elevation": relief}
-    )
-    points = conditioner.assembler.query(
-        np.array([50.0]), np.array([-179.0]), task_time=np.datetime64(NOON)
-    )
+    contents = replace(model.contents, spec=shifted)
+    conditioner = Conditioner.of(contents, {"stations": rows}, {"elevation": relief})
+    assembler = replace(conditioner.assembler, grid=None)
+    points = assembler.query(np.array([50.0]), np.array([-179.0]), task_time=np.datetime64(NOON))
     assert points.x[0, 0].tolist() == [50.0, 181.0]
 
 
@@ -224,7 +225,7 @@ def test_sources_may_be_missing(model: GriddedTNP) -> None:
     assert only.t2m_mean.attrs["units"] == "K"  # as in training
     bare = small.table().drop(columns="t2m").assign(rain=1.0)
     with pytest.warns(
-        DataWarning, match=r"The context has no stations\.t2m, which the model knows"
+        DataWarning, match=r"^The context has no stations\.t2m, which the model was trained with"
     ):
         same = model.predict(
             {"stations": bare, "era5": small.field()}, grid(), times=[NOON], static=static
@@ -261,36 +262,37 @@ def test_static_features_may_come_with_the_places(model: GriddedTNP, data: Datas
         (
             lambda: {"satations": small.table()},
             None,
-            r"A source must be one that the model was trained with, one of .*'satations'; did you "
-            "mean 'stations'",
+            r"^Unknown source 'satations' for this model; did you mean 'stations'\?$",
         ),
-        (dict, None, "A context must have at least one source of .*got none"),
+        (
+            dict,
+            None,
+            r"^The context is empty; give at least one source of \['era5', 'stations'\]\.$",
+        ),
         (
             lambda: {"era5": small.field()},
             None,
-            "The model was trained with the static feature 'elevation', so that it must be given",
+            "^The static feature 'elevation', which the model was trained with, is missing; give",
         ),
         (
             lambda: {"era5": small.field().rename(t2m="rain")},
             small.heights(),
-            r"must hold something that the model was trained with, of \['era5.t2m', 'stations",
+            r"^The context has \['era5.rain'\], but nothing that the model was trained with: \['",
         ),
         (
             lambda: small.dataset(),
             small.heights(),
-            "Static features come with fresh data, but a Dataset has its own",
+            "^static= is for fresh sources, but the context is a Dataset, which has its own",
         ),
         (
             lambda: Dataset({"era5": small.field()}, target="era5.t2m"),
             None,
-            r"must have the features that the model was trained with, \['elevation', 'hour'\], got "
-            r"\[\]",
+            r"^The data have features \[\], but the model was trained with \['elevation', 'hour'\]",
         ),
         (
             lambda: small.dataset(),
             None,
-            r"A prediction must have a time, but the context has 6 and the question none; choose "
-            r"one, data.at\('2019-03-02 06:00'\)",
+            r"^The query has no time and the context has 6; choose one, data.at\('2019-03-02 06:00",
         ),
     ],
 )
@@ -303,19 +305,19 @@ def test_contexts_that_do_not_fit(
 
 
 def test_questions_that_do_not_fit(model: GriddedTNP, data: Dataset) -> None:
-    with pytest.raises(ValueError, match="Places with times of their own must not be asked for"):
+    with pytest.raises(ValueError, match=r"^times= is given, but the query has times already"):
         model.predict(data, grid().assign_coords(time=small.TIMES), times=[NOON])
-    with pytest.raises(ValueError, match=r"at least one time to predict at, got times=\[\]"):
+    with pytest.raises(ValueError, match=r"^times=\[\] is empty; give at least one time"):
         model.predict(data, grid(), times=[])
-    with pytest.raises(ValueError, match=r"A quantile must be between 0 and 1, got 5"):
+    with pytest.raises(ValueError, match=r"^Quantile 5 is not between 0 and 1\.$"):
         model.predict(data.at(NOON), grid(), quantiles=(5,))
-    with pytest.raises(ValueError, match="A chunk must hold at least one point, got 0"):
+    with pytest.raises(ValueError, match=r"^chunk=0: a chunk needs at least one point"):
         model.predict(data.at(NOON), grid(), chunk=0)
-    with pytest.raises(ValueError, match=r"must lie in the target window .* 2019-03-02 does not"):
+    with pytest.raises(ValueError, match=r"^2019-03-02 is not in the target window '\[0h, 0h\]'"):
         model.predict(data.at(NOON), grid(), times=["2019-03-02"])
 
 
-def test_units_that_changed_are_told(model: GriddedTNP) -> None:
+def test_units_that_changed_are_reported(model: GriddedTNP) -> None:
     rows = small.table()
     rows.attrs["units"] = {"t2m": "degC"}
     with pytest.warns(DataWarning, match=r"stations.t2m is in 'degC', but was in 'K' when"):
@@ -325,7 +327,9 @@ def test_units_that_changed_are_told(model: GriddedTNP) -> None:
 # ---- gaps ----------------------------------------------------------------------------------------
 
 
-def test_points_out_of_reach_are_missing_and_told(model: GriddedTNP, data: Dataset) -> None:
+def test_points_outside_of_the_grid_are_missing_and_counted(
+    model: GriddedTNP, data: Dataset
+) -> None:
     wide = latlon_grid(lat=(44.5, 57.5), lon=(-4.5, 4.5), step=1.0)
     with pytest.warns(DataWarning, match=r"30 of 140 points lie outside of the model's grid \(lat"):
         answer = model.predict(data.at(NOON), wide)
@@ -334,14 +338,16 @@ def test_points_out_of_reach_are_missing_and_told(model: GriddedTNP, data: Datas
     assert answer.lat.values[covered].tolist() == np.arange(46.5, 57.0).tolist()
     assert not np.isfinite(answer.t2m_support.sel(lat=44.5)).any()
     with pytest.raises(
-        ValueError, match=r"At least one place must be in the model's reach, but 2 of 2"
+        ValueError, match=r"^Nothing can be predicted: 2 of 2 points lie outside of the model's"
     ):
         model.predict(data.at(NOON), (np.array([57.0, 57.5]), np.array([0.0, 0.0])))
 
 
 def test_places_without_a_static_feature_are_missing(model: GriddedTNP) -> None:
     relief = small.heights().sel(lat=slice(45, 52))
-    with pytest.warns(DataWarning, match=r"\['elevation'\] is not known at 30 of 90: they are NaN"):
+    with pytest.warns(
+        DataWarning, match=r"^30 of 90 points have no \['elevation'\] and are NaN\.$"
+    ):
         answer = model.predict(
             {"era5": small.field()}, grid(), times=[NOON], static={"elevation": relief}
         )
@@ -349,12 +355,14 @@ def test_places_without_a_static_feature_are_missing(model: GriddedTNP) -> None:
     assert np.isfinite(answer.t2m_mean[0]).all("lon").values.tolist() == [True] * 6 + [False] * 3
 
 
-def test_observations_out_of_reach_are_dropped_and_told(model: GriddedTNP, data: Dataset) -> None:
+def test_observations_outside_of_the_grid_are_dropped_and_counted(
+    model: GriddedTNP, data: Dataset
+) -> None:
     far = small.table().assign(lat=lambda t: t.lat + 25, station=lambda t: t.station + "far")
     given = {"stations": pd.concat([small.table(), far]), "era5": small.field()}
     static = {"elevation": small.heights()}
     many = int((far.t2m.notna() & (far.time == NOON)).sum())
-    sentence = rf"{many} observations outside of the model's grid \(lat .*\) were dropped"
+    sentence = rf"^{many} observations outside of the model's grid \(lat .*\) are dropped\.$"
     with pytest.warns(DataWarning, match=sentence):
         answer = model.predict(given, grid(), times=[NOON], static=static)
     expected = model.predict(data, grid(), times=[NOON])
@@ -363,9 +371,9 @@ def test_observations_out_of_reach_are_dropped_and_told(model: GriddedTNP, data:
     np.testing.assert_array_equal(answer.t2m_mean, expected.t2m_mean)
 
 
-def test_a_time_without_observations_is_told(model: GriddedTNP, data: Dataset) -> None:
+def test_a_time_without_observations_is_reported(model: GriddedTNP, data: Dataset) -> None:
     times = ["2019-03-01T03:00", NOON, "2019-03-01T15:00"]
-    sentence = "no observation at 2019-03-01 03:00 and at 1 other times, so that the answer is what"
+    sentence = "^there are no observations at 2019-03-01 03:00 and 1 other times, so the model pred"
     with pytest.warns(DataWarning, match=sentence):
         answer = model.predict(data, grid(), times=times)
     assert isinstance(answer, xr.Dataset)
@@ -402,7 +410,7 @@ def test_support_is_the_distance_to_the_nearest_observation(seed: int, held_out:
 
 
 def test_places_are_unit_vectors() -> None:
-    vectors = on_sphere(np.array([90.0, 0.0, 0.0]), np.array([12.0, 0.0, -90.0]))
+    vectors = unit_vectors(np.array([90.0, 0.0, 0.0]), np.array([12.0, 0.0, -90.0]))
     np.testing.assert_allclose(vectors, [[0, 0, 1], [1, 0, 0], [0, -1, 0]], atol=1e-15)
 
 
@@ -415,10 +423,10 @@ def _whole() -> object:
     return Whole()
 
 
-def view(**times: object) -> Conditioner:
+def conditioner(**times: object) -> Conditioner:
     data = small.dataset()
-    model = small.model(data)
-    return Conditioner.of(model.network, TaskSpec.of(data, **times), model.normaliser, data)  # type: ignore[arg-type]
+    spec = TaskSpec.of(data, **times)  # type: ignore[arg-type]
+    return Conditioner.of(replace(small.model(data).contents, spec=spec), data)
 
 
 def tasks(found: Conditioner, *valid: str) -> list[str]:
@@ -427,18 +435,20 @@ def tasks(found: Conditioner, *valid: str) -> list[str]:
 
 
 def test_every_time_belongs_to_the_nearest_task() -> None:
-    assert tasks(view(), NOON) == ["03-01T12:00"]
-    assert tasks(view(lead="6h"), NOON) == ["03-01T06:00"]
-    after = view(target_window="[1h, 3h]")
+    assert tasks(conditioner(), NOON) == ["03-01T12:00"]
+    assert tasks(conditioner(lead="6h"), NOON) == ["03-01T06:00"]
+    after = conditioner(target_window="[1h, 3h]")
     assert tasks(after, NOON) == ["03-01T11:00"]
-    regular = view(target_window="(-6h, 0h]", every="6h")
+    regular = conditioner(target_window="(-6h, 0h]", every="6h")
     assert tasks(regular, NOON, "2019-03-01T12:01", "2019-03-01T17:00") == [
         "03-01T12:00",
         "03-01T18:00",
         "03-01T18:00",
     ]
-    with pytest.raises(ValueError, match="Times to predict must lie in the target window"):
-        tasks(view(every="6h"), "2019-03-01T13:00")
+    with pytest.raises(
+        ValueError, match=r"^2019-03-01 13:00 is not in the target window '\[0h, 0h"
+    ):
+        tasks(conditioner(every="6h"), "2019-03-01T13:00")
 
 
 @settings(max_examples=examples(60))
@@ -452,19 +462,19 @@ def test_every_time_belongs_to_the_nearest_task() -> None:
 def test_tasks_are_the_nearest_by_brute_force(
     minute: int, low: int, length: int, lead: int, every: int
 ) -> None:
-    found = _VIEW.get("conditioner") or _VIEW.setdefault("conditioner", view())
+    found = _CONDITIONER.get("it") or _CONDITIONER.setdefault("it", conditioner())
     window = f"[{low}min, {low + length}min)"
     spec = found.spec.model_copy(
         update={"target_window": window, "lead": f"{lead}min", "every": f"{every}min"}
     )
-    changed = Conditioner(found.network, spec, found.assembler)
+    changed = Conditioner(replace(found.model, spec=spec), found.assembler)
     now = minute - lead
     fits = [
         t for t in range(now - 60, now + 60) if t % every == 0 and low <= now - t < low + length
     ]
     valid = np.array([minute * 60_000], "datetime64[ms]")
     if not fits:
-        with pytest.raises(ValueError, match="must lie in the target window"):
+        with pytest.raises(ValueError, match="is not in the target window"):
             changed._task_times(valid)
         return
     task = changed._task_times(valid).astype(np.int64)[0] / 60_000
@@ -472,12 +482,12 @@ def test_tasks_are_the_nearest_by_brute_force(
     assert abs(task - now) == min(abs(t - now) for t in fits)
 
 
-_VIEW: dict[str, Conditioner] = {}
+_CONDITIONER: dict[str, Conditioner] = {}
 
 
 def test_a_forecast_says_when_it_was_made(data: Dataset) -> None:
     model = small.model()
-    model.spec = TaskSpec.of(data, lead="6h")
+    model.contents = replace(model.contents, spec=TaskSpec.of(data, lead="6h"))
     answer = model.predict(data.at(NOON), grid())
     many = model.predict(data, grid(), times=["2019-03-01T18:00", "2019-03-02T00:00"])
     assert isinstance(answer, xr.Dataset)
@@ -611,15 +621,15 @@ def test_a_grid_may_become_rows(model: GriddedTNP, data: Dataset, tmp_path: Path
 
 def test_files_that_cannot_be(model: GriddedTNP, data: Dataset, tmp_path: Path) -> None:
     part, rows = data.at(NOON), pd.DataFrame({"lat": [50.0], "lon": [1.0]})
-    with pytest.raises(ValueError, match=r"A table is written to .parquet or .csv, got .*out.nc"):
+    with pytest.raises(ValueError, match=r"^A table cannot be written to .*out\.nc'; use \.parq"):
         model.predict(part, rows, to=tmp_path / "out.nc")
     with pytest.raises(
-        ValueError, match=r"Arrays cannot be written to .*; ask with a table or a grid"
+        ValueError, match=r"^Arrays cannot be written to .*; ask for a table or a grid"
     ):
         model.predict(part, ([50.0], [1.0]), to=tmp_path / "out.csv")
-    with pytest.raises(ValueError, match=r"Predictions go to .zarr, .nc, .parquet or .csv, got"):
+    with pytest.raises(ValueError, match=r"^Predictions cannot be written to .*out\.grib'; use"):
         model.predict(part, rows, to=tmp_path / "out.grib")
-    with pytest.raises(FileNotFoundError, match="The folder to write to must exist, but"):
+    with pytest.raises(FileNotFoundError, match=r"^No such folder: .*none'; create it"):
         model.predict(part, rows, to=tmp_path / "none" / "out.csv")
     assert list(tmp_path.iterdir()) == []
 
@@ -630,9 +640,9 @@ def test_what_is_there_survives(
 ) -> None:
     path = tmp_path / f"out.{ending}"
     model.predict(data.at(NOON), grid(4.0), to=path)
-    with pytest.raises(FileExistsError, match=r"must not be there yet; overwrite=True replaces it"):
+    with pytest.raises(FileExistsError, match=r"already exists; pass overwrite=True to replace it"):
         model.predict(data.at(NOON), grid(4.0), to=path)
-    with pytest.raises(ValueError, match="At least one place must be in the model's reach"):
+    with pytest.raises(ValueError, match=r"^Nothing can be predicted: 100 of 100 points lie"):
         model.predict(
             data.at(NOON), latlon_grid(lat=(0, 9), lon=(0, 9), step=1), to=path, overwrite=True
         )

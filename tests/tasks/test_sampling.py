@@ -122,7 +122,7 @@ def test_a_lead_needs_both_ends_within_the_data() -> None:
     assert sampler.times is not None
     assert len(sampler.times) == 5
     with pytest.raises(
-        ValueError, match=r"^There must be at least one time for a task, but with lead"
+        ValueError, match=r"^Part 'all' has no time for a task with lead '30D' and windows"
     ):
         Sampler(dataset(), {"stations": Whole()}, Whole(), lead="30D")
 
@@ -187,7 +187,7 @@ def test_longitudes_are_in_one_range_across_the_date_line() -> None:
     assert (task.target.x[..., 1] < 185).all()
 
 
-def test_missing_values_are_never_chosen() -> None:
+def test_missing_values_are_never_selected() -> None:
     frame = weather.stations().assign(rain=1.0)
     frame.loc[::2, "t2m"] = np.nan
     frame.loc[::3, "rain"] = np.nan
@@ -205,8 +205,8 @@ def test_sets_of_a_group_see_the_same_stations() -> None:
     frame.loc[::3, "rain"] = np.nan
     data = Dataset({"s": frame}, target="s.t2m")
     some = Fraction(0.3, 0.5)
-    together = {f"s.{name}": Context(some, group="s") for name in ("rain", "t2m")}
-    for context in (together, None):  # by default they are a group
+    grouped = {f"s.{name}": Context(some, group="s") for name in ("rain", "t2m")}
+    for context in (grouped, None):  # by default they are a group
         task = Sampler(data, context, batch=4).draw(1)
         for i in range(4):
             rain = {p[:2] for p in points(task.context["s.rain"], i)}
@@ -269,7 +269,7 @@ def test_held_out_blocks_of_a_grid_are_targets_alone() -> None:
     assert not places[0] & places[2]
 
 
-def test_a_moment_to_predict_at_needs_no_targets() -> None:
+def test_a_time_to_predict_at_needs_no_targets() -> None:
     part = dataset().at("2019-03-02T12:00")
     task = Sampler(part, {"stations": Whole()}, window="(-24h, 0h]").at("2019-03-02T12:00")
     assert task.target.n == 0
@@ -348,7 +348,7 @@ def test_places_to_predict_at_have_the_same_coordinates_and_features_as_targets(
     assert outside.mask is not None
     assert outside.mask.tolist() == [[True, False]]
     assert (outside.x[0, 0] == torch.tensor([0.0, 50.0, 0.0])).all()
-    message = r"^Coordinate 'time' needs the time of the task, got none\."
+    message = r"^The task has no time, which coordinate 'time' needs\.$"
     with pytest.raises(ValueError, match=message):
         sampler.assembler.query(np.array([50.0]), np.zeros(1))
 
@@ -416,7 +416,7 @@ def test_the_data_in_the_box_become_tasks() -> None:
 # ---- selection -----------------------------------------------------------------------------------
 
 
-def luck(
+def random_state(
     seed: int = 0, shared: float = 0.5, centre: tuple[float, float] = (50.0, 0.0)
 ) -> TaskRandom:
     return TaskRandom(np.random.default_rng(seed), shared, centre)
@@ -436,19 +436,21 @@ def luck(
     ),
     st.integers(0, 5),
 )
-def test_picks_choose_each_observation_at_most_once(n: int, pick: Selection, seed: int) -> None:
+def test_selections_take_each_observation_at_most_once(
+    n: int, selection: Selection, seed: int
+) -> None:
     source = dataset().sources["stations"]
     rows = np.arange(7, 7 + n)
-    chosen = pick.select(source, rows, luck(seed)).tolist()
-    assert len(set(chosen)) == len(chosen)
-    assert set(chosen) <= set(rows.tolist())
+    selected = selection.select(source, rows, random_state(seed)).tolist()
+    assert len(set(selected)) == len(selected)
+    assert set(selected) <= set(rows.tolist())
 
 
 def test_fractions_and_counts_have_their_size() -> None:
     source, rows = dataset().sources["stations"], np.arange(90)
 
-    def size(pick: Selection, seed: int = 0) -> int:
-        return len(pick.select(source, rows, luck(seed, shared=0.5)))
+    def size(selection: Selection, seed: int = 0) -> int:
+        return len(selection.select(source, rows, random_state(seed, shared=0.5)))
 
     assert size(Fraction(0.25)) == 23
     assert size(Fraction(0.2, 0.4, per="batch")) == 27
@@ -484,15 +486,19 @@ def test_within_is_a_great_circle() -> None:
     assert within(lat, lon, (89.0, 180.0), 2.001).tolist() == [False, False, True, False]
 
 
-def test_picks_refuse_nonsense() -> None:
+def test_impossible_selections_are_refused() -> None:
     for low, high in ((-0.1, None), (0.5, 0.2), (0.5, 1.5)):
-        with pytest.raises(ValueError, match=r"^A fraction must be from a low to a higher share"):
+        with pytest.raises(
+            ValueError, match=r"^Fraction\(.*\) is not a range within 0 to 1; give the"
+        ):
             Fraction(low, high)
     with pytest.raises(
-        ValueError, match=r"^A count must be from a low to a higher number, got 5 and 2"
+        ValueError, match=r"^Count\(5, 2\) is not a range of counts; give the lower end"
     ):
         Count(5, 2)
-    with pytest.raises(ValueError, match=r"leaves none at .*; take fewer for the context\.$"):
+    with pytest.raises(
+        ValueError, match=r"leaves no target at .*; select fewer observations as context\.$"
+    ):
         Sampler(dataset(), {"stations": Whole()}, Rest()).draw(0)
 
 
@@ -518,7 +524,7 @@ def test_a_stream_is_the_same_for_any_number_of_workers() -> None:
     assert other.target.x.shape != alone[3].target.x.shape or not torch.equal(
         other.target.x, alone[3].target.x
     )
-    with pytest.raises(ValueError, match=r"^At least one worker must make the tasks, got 0\.$"):
+    with pytest.raises(ValueError, match=r"^workers=0: at least one is needed\.$"):
         next(sampler.stream(workers=0))
 
 
@@ -536,16 +542,18 @@ def test_data_without_times_make_tasks_too() -> None:
     assert task.context["s"].n == 6
     assert task.target.n == 6
     assert len(list(Sampler(data, {"s": Fraction(0.5)}).in_order())) == 1
-    with pytest.raises(ValueError, match=r"^Coordinate 'time' needs times, but 's' has none\.$"):
+    with pytest.raises(
+        ValueError, match=r"^Source 's' has no times, which coordinate 'time' needs\.$"
+    ):
         Sampler(data, coordinates=("time", "lat", "lon"))
 
 
-def test_wrong_names_are_told_at_once() -> None:
-    with pytest.raises(ValueError, match=r"^A source must be one of the dataset's, .*'ships'"):
+def test_wrong_names_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^Unknown source 'ships'; "):
         Sampler(dataset(), {"ships": Whole()})
-    with pytest.raises(ValueError, match=r"^A coordinate must be known, .*'depth'"):
+    with pytest.raises(ValueError, match=r"^Unknown coordinate 'depth'; "):
         Sampler(dataset(), coordinates=("depth", "lat"))
-    with pytest.raises(ValueError, match=r"^A batch must hold at least one task, got 0\.$"):
+    with pytest.raises(ValueError, match=r"^batch=0: a batch needs at least one task\.$"):
         Sampler(dataset(), batch=0)
 
 
@@ -626,12 +634,12 @@ def test_the_wind_of_the_paper() -> None:
     assert not torch.equal(task.context["u700"].x, task.context["v700"].x)
 
 
-def test_choices_are_what_the_tasks_in_order_are_made_of() -> None:
+def test_raw_batches_are_what_the_tasks_in_order_are_made_of() -> None:
     data = Dataset({"s": weather.stations()}, target="s.t2m")
     sampler = Sampler(data, {"s": Fraction(0.5)}, batch=3)
-    choices = list(sampler.raw_batches())
-    assert [len(raw.target) for raw in choices] == [3, 3, 2]
-    for raw, task in zip(choices, sampler.in_order(), strict=True):
+    batches = list(sampler.raw_batches())
+    assert [len(raw.target) for raw in batches] == [3, 3, 2]
+    for raw, task in zip(batches, sampler.in_order(), strict=True):
         again = sampler.assemble(raw)
         assert torch.equal(again.target.x, task.target.x)
         assert torch.equal(again.context["s"].x, task.context["s"].x)
@@ -639,7 +647,7 @@ def test_choices_are_what_the_tasks_in_order_are_made_of() -> None:
         assert sorted([*seen, *asked]) == sorted({*seen, *asked})
     assert sampler.times is not None
     (some,) = sampler.raw_batches(sampler.times[[5, 2]])
-    assert [chosen.time for chosen in some.target] == sampler.times[[5, 2]].tolist()
+    assert [target.time for target in some.target] == sampler.times[[5, 2]].tolist()
 
 
 def test_times_whose_only_observation_is_in_the_context_are_passed_over() -> None:
@@ -651,13 +659,13 @@ def test_times_whose_only_observation_is_in_the_context_are_passed_over() -> Non
     assert len(sampler.times) == 8
     assert [task.target.batch for task in sampler.in_order()] == [4, 3]
     with pytest.raises(
-        ValueError, match=r"^A task must have at least one target, .* at 2019-03-08"
+        ValueError, match=r"leaves no target at 2019-03-08; select fewer observations as"
     ):
         sampler.at("2019-03-08")
 
 
 def test_few_stations_always_leave_a_target() -> None:
-    """With values missing here and there, whatever chance does."""
+    """Even if values are missing."""
     table = weather.stations(3, 30)
     table["rain"] = 1.0
     table.loc[table.index % 4 != 0, "t2m"] = np.nan

@@ -26,7 +26,7 @@ def data() -> Dataset:
     return Dataset({"gauges": table}, target="gauges.rain", units={"gauges.rain": "mm"})
 
 
-def test_a_setting_survives_json_and_makes_the_same_tasks(data: Dataset) -> None:
+def test_a_specification_survives_json_and_makes_the_same_tasks(data: Dataset) -> None:
     spec = TaskSpec.of(data, coordinates=("time", "lat", "lon"), window="(-2D, 0h]")
     again = TaskSpec.model_validate_json(spec.model_dump_json())
     assert again == spec

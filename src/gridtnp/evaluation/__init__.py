@@ -1,1 +1,1 @@
-"""Evaluation: scores with intervals, beside baselines that learned from the same data."""
+"""Scores with confidence intervals, next to baselines fitted to the same data."""

@@ -1,6 +1,6 @@
-"""The baselines that a model is compared with, by name, ready to predict.
+"""Baselines by name, fitted to the training part.
 
-Each gets the same observations as the model, task by task, and learns from the training part alone.
+In each task they get the same observations as the model.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from gridtnp.tasks.specification import TaskSpec
 BASELINES = (
     *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "persistence", "climatology"),
 )
-"""`"bilinear:source.variable"` names a field; `"kriging-drift"` uses the static features too."""
+"""`"bilinear:source.variable"` names a gridded variable; `"kriging-drift"` uses static features."""
 TRAINING_TASKS = 64
-"""Training times at which the errors of a baseline without a spread of its own are measured."""
+"""Training times at which the RMSE of a baseline without standard deviations is measured."""
 
 
 @dataclass(frozen=True, eq=False)
 class FittedBaseline:
-    """A baseline, and the spread of its errors in training if it has none of its own."""
+    """A baseline, and its RMSE in training if it predicts no standard deviations."""
 
     baseline: Baseline
-    error: Float[np.ndarray, " dy"] | None
+    rmse: Float[np.ndarray, " dy"] | None
 
     def predict(self, raw_task: RawTask) -> Prediction:
         mean, std = self.baseline.predict(raw_task)
         if std is not None:
             return Prediction(mean, std)
-        if self.error is None:
+        if self.rmse is None:
             return Prediction(mean, np.zeros(mean.shape), "none")
-        return Prediction(mean, np.broadcast_to(self.error, mean.shape), "training errors")
+        return Prediction(mean, np.broadcast_to(self.rmse, mean.shape), "training errors")
 
 
 def fit_baseline(
@@ -54,10 +54,9 @@ def fit_baseline(
     selection: Mapping[str, Selection] | None,
     seed: int,
 ) -> FittedBaseline:
-    """A baseline by name, having learned what it can from `train`."""
+    """Fit a baseline to `train`, as far as it needs training data."""
     spec = model.spec
-    bare = "bilinear" if name.startswith("bilinear:") else name
-    require_known(bare, BASELINES, "baseline")
+    require_known("bilinear" if name.startswith("bilinear:") else name, BASELINES, "baseline")
 
     def training_tasks() -> Iterator[RawTask]:
         if train is not None:
@@ -67,13 +66,13 @@ def fit_baseline(
         _require_observations(name, spec)
     if train is None and name in ("climatology", "kriging", "kriging-drift"):
         raise ValueError(
-            f"Baseline {name!r} learns from training data, but part {test.part!r} was not made by "
-            "split; give them: evaluate(test, ..., train=train)."
+            f"Baseline {name!r} needs training data, but part {test.part!r} was not made by split; "
+            "give them: evaluate(test, ..., train=train)."
         )
     if name == "kriging-drift" and not test.statics:
         raise ValueError(
-            "Kriging with a drift needs static features such as elevation, but the data have none; "
-            "use 'kriging'."
+            "Baseline 'kriging-drift' needs static features such as elevation, but the data have "
+            "none; use 'kriging'."
         )
     if name.startswith("kriging"):
         raw_tasks = islice(training_tasks(), TIMES)
@@ -89,7 +88,7 @@ def fit_baseline(
         baseline = Persistence(None if test.held_out else test)
     else:
         baseline = Nearest() if name == "nearest" else InverseDistance()
-    return FittedBaseline(baseline, _training_error(baseline, training_tasks()))
+    return FittedBaseline(baseline, _training_rmse(baseline, training_tasks()))
 
 
 def _training_tasks(
@@ -99,12 +98,12 @@ def _training_tasks(
     selection: Mapping[str, Selection] | None,
     seed: int,
 ) -> Iterator[RawTask]:
-    """Tasks like those of the test at random training times; held-out stations are stood in for by
-    a tenth of the others.
+    """Tasks at random training times; if the test is at held-out stations, with a tenth of the
+    training stations as targets in their place.
     """
     spec = model.spec
     if held_out and selection is None:
-        own = [n for n, of in spec.contexts.items() if of.source == spec.target_source]
+        own = [name for name, of in spec.contexts.items() if of.source == spec.target_source]
         selection = dict.fromkeys(own, Fraction(0.9))
     sampler = model.sampler(train, selection, batch=1, seed=seed)
     times = sampler.times
@@ -114,14 +113,14 @@ def _training_tasks(
         yield from RawTask.each(train, spec, raw)
 
 
-def _training_error(
+def _training_rmse(
     baseline: Baseline, raw_tasks: Iterator[RawTask]
 ) -> Float[np.ndarray, " dy"] | None:
-    """Root-mean-square error of every variable; None if none was measured."""
-    errors = [baseline.predict(raw_task)[0] - raw_task.truth for raw_task in raw_tasks]
-    every = np.concatenate(errors) if errors else np.zeros((0, 0))
-    every = every[np.isfinite(every).all(1)]
-    return np.sqrt((every**2).mean(0)) if len(every) else None
+    """Root-mean-square error of every variable; None without training tasks."""
+    pieces = [baseline.predict(raw_task)[0] - raw_task.truth for raw_task in raw_tasks]
+    errors = np.concatenate(pieces) if pieces else np.zeros((0, 0))
+    errors = errors[np.isfinite(errors).all(1)]
+    return np.sqrt((errors**2).mean(0)) if len(errors) else None
 
 
 def _require_observations(name: str, spec: TaskSpec) -> None:
@@ -131,6 +130,6 @@ def _require_observations(name: str, spec: TaskSpec) -> None:
     missing = sorted(set(spec.target_names) - held)
     if missing:
         raise ValueError(
-            f"Baseline {name!r} needs observations of what is predicted, but the model's context "
-            f"{sorted(spec.contexts)} has none of {missing}; leave it out."
+            f"Baseline {name!r} needs observations of {missing}, but the model's context "
+            f"{sorted(spec.contexts)} has none; leave it out."
         )

@@ -1,7 +1,8 @@
-"""How sure a mean score is: resampling of whole blocks of time.
+"""Confidence intervals of mean scores by the block bootstrap: blocks of time are resampled.
 
-Errors of neighbouring times go together, so that single points would make intervals far too narrow.
-A block holds consecutive times, long enough that blocks are nearly independent of each other.
+Errors at neighbouring times are correlated, so that resampling single points would give intervals
+that are far too narrow. A block holds consecutive times, long enough to be nearly independent of
+the others.
 """
 
 from __future__ import annotations
@@ -12,34 +13,36 @@ from scipy.special import ndtri, stdtrit
 
 from gridtnp.data.times import duration
 
-FEWEST, MOST = 8, 200
-"""Blocks that a choice of their length leaves."""
+MIN_BLOCKS, MAX_BLOCKS = 8, 200
+"""Limits of the number of blocks if no length is given."""
 DRAWS = 1000
+"""Bootstrap replicates."""
 
 
 def time_blocks(
     time: Shaped[np.ndarray, " n"], error: Float[np.ndarray, " n"], length: str | None = None
 ) -> Int[np.ndarray, " n"]:
-    """The block of every point; `length` is one such as `"7D"`.
+    """The block of every point; `length` is the length of a block, such as `"7D"`.
 
-    Without it, a block is one and a half times as long as the mean error of a time is correlated
-    with that of later ones, but no longer than an eighth of all times; there are at most 200.
+    By default, a block has 1.5 times the autocorrelation time of the mean error, but there are at
+    least 8 blocks and at most 200.
     """
-    moments, which = np.unique(time, return_inverse=True)
+    times, step = np.unique(time, return_inverse=True)
     if length is not None:
-        step = duration(length)
-        if step <= np.timedelta64(0, "ms"):
-            raise ValueError(f"A block of time must have a positive length, got {length!r}.")
-        return np.unique((time - moments[0]) // step, return_inverse=True)[1]
-    series = np.bincount(which, error) / np.bincount(which)
-    size = min(int(np.ceil(1.5 * memory(series))), max(1, len(moments) // FEWEST))
-    size = max(size, -(-len(moments) // MOST))
-    return which // size
+        size = duration(length)
+        if size <= np.timedelta64(0, "ms"):
+            raise ValueError(f"block={length!r}: the length of a block must be positive.")
+        return np.unique((time - times[0]) // size, return_inverse=True)[1]
+    series = np.bincount(step, error) / np.bincount(step)
+    steps = int(np.ceil(1.5 * autocorrelation_time(series)))
+    steps = min(steps, max(1, len(times) // MIN_BLOCKS))
+    steps = max(steps, -(-len(times) // MAX_BLOCKS))
+    return step // steps
 
 
-def memory(series: Float[np.ndarray, " t"]) -> float:
-    """So many steps are worth one independent step: 1 + 2 × the sum of the autocorrelations, up to
-    the first that may be chance.
+def autocorrelation_time(series: Float[np.ndarray, " t"]) -> float:
+    """Integrated autocorrelation time in steps: 1 + 2 Σ ρ(lag), up to the first lag where ρ is not
+    significant.
     """
     deviation = series - series.mean()
     variance = float((deviation**2).mean())
@@ -47,19 +50,19 @@ def memory(series: Float[np.ndarray, " t"]) -> float:
     if variance <= 0:
         return total
     for lag in range(1, len(series) // 2):
-        found = float((deviation[lag:] * deviation[:-lag]).mean()) / variance
-        if found < 2 / np.sqrt(len(series)):
+        correlation = float((deviation[lag:] * deviation[:-lag]).mean()) / variance
+        if correlation < 2 / np.sqrt(len(series)):
             break
-        total += 2 * found
+        total += 2 * correlation
     return total
 
 
-def resampled(
+def bootstrap_means(
     terms: Float[np.ndarray, "n k"], block: Int[np.ndarray, " n"], seed: int = 0
 ) -> Float[np.ndarray, "draws k"]:
-    """Means of the columns over blocks that are drawn with replacement, draw by draw.
+    """Means of the columns over blocks drawn with replacement, one row per draw.
 
-    The same seed draws the same blocks, so that two forecasts can be compared draw by draw.
+    A seed always draws the same blocks, so that forecasts can be compared draw by draw.
     """
     count = np.bincount(block)
     sums = np.stack([np.bincount(block, column) for column in terms.T], -1)
@@ -76,10 +79,10 @@ def resampled(
 def interval(
     value: float, draws: Float[np.ndarray, " draws"], blocks: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """The ends of the central part of the draws around a value, widened for few blocks as Student's
-    distribution is wider than the normal one.
+    """Percentile interval of the draws around a value, widened for few blocks by the ratio of
+    Student's t to the normal quantile.
     """
-    few = max(blocks - 1, 1)
-    wide = np.sqrt(blocks / few) * stdtrit(few, 0.5 + level / 2) / ndtri(0.5 + level / 2)
+    freedom = max(blocks - 1, 1)
+    factor = np.sqrt(blocks / freedom) * stdtrit(freedom, 0.5 + level / 2) / ndtri(0.5 + level / 2)
     low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2])
-    return float(value + wide * (low - value)), float(value + wide * (high - value))
+    return float(value + factor * (low - value)), float(value + factor * (high - value))

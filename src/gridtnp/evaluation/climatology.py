@@ -1,6 +1,4 @@
-"""Baselines that know the past alone: the last value of a station, and the usual one for the
-month and hour.
-"""
+"""Baselines from the past: persistence, and climatology by station, month and hour."""
 
 from __future__ import annotations
 
@@ -14,50 +12,50 @@ from gridtnp.data.normalisation import pieces
 from gridtnp.data.sources import Panel, Records, Source
 from gridtnp.evaluation.interpolation import Baseline, Forecast, Nearest, RawTask
 
-BACK = 48
-"""So many steps a value is looked for in a source with a common clock."""
-ENOUGH = 5
-"""Values that a mean and a spread are made of at least."""
-CELLS = 20_000_000
-"""Groups of station, month and hour that are kept at most."""
-NEARBY = 0.01
-"""Degrees, about a kilometre: a station that never moves farther stays in its place."""
+MAX_STEPS_BACK = 48
+"""How far persistence searches for a value in a panel."""
+MIN_COUNT = 5
+"""Fewest values for a mean and a standard deviation."""
+MAX_GROUPS = 20_000_000
+"""Most groups of station, month and hour."""
+STATIONARY = 0.01
+"""Degrees, about a kilometre, that a station may move and still have its own climatology."""
 INSTANT = np.timedelta64(1, "ms")
 
 
 class Persistence(Baseline):
-    """The last value of the same station that was known at the time of the task, however old.
+    """The latest value of the same station at the time of the task, or else the nearest value.
 
-    Where a station has none, or is never to be seen before (`of` is None), the nearest observation.
+    Without `data`, as for stations that are held out, it is always the nearest value.
     """
 
-    def __init__(self, of: Dataset | None) -> None:
+    def __init__(self, data: Dataset | None) -> None:
         self._nearest, self._past = Nearest(), None
-        if of is None or of.sources[of.target_source].times is None:
+        if data is None or data.sources[data.target_source].times is None:
             return
-        source, allowed = of.sources[of.target_source], of.context_places.get(of.target_source)
-        columns = source.index(of.target_names)
+        source = data.sources[data.target_source]
+        allowed, columns = data.context_places.get(source.name), source.index(data.target_names)
         if isinstance(source, Panel):
-            self._past = _Steps(source, columns, allowed)
+            self._past = _PanelPast(source, columns, allowed)
         elif isinstance(source, Records):
-            self._past = _Log(source, columns, allowed)
+            self._past = _RecordsPast(source, columns, allowed)
 
     def notes(self) -> tuple[str, ...]:
         if self._past is not None:
             return ()
-        return ("persistence: no station has a past that may be used; it is the nearest value",)
+        return ("persistence: no station has earlier values to use; it is the nearest value",)
 
     def predict(self, raw_task: RawTask) -> Forecast:
         mean, _ = self._nearest.predict(raw_task)
-        if self._past is None or raw_task.time is None or raw_task.asked.time is None:
+        if self._past is None or raw_task.time is None or raw_task.targets.time is None:
             return mean, None
-        before = np.minimum(raw_task.asked.time, raw_task.time + INSTANT)
+        before = np.minimum(raw_task.targets.time, raw_task.time + INSTANT)
         own = self._past.before(raw_task, before)
         return np.where(np.isfinite(own), own, mean), None
 
 
-class _Log:
-    """The past of stations that report when they like."""
+class _RecordsPast:
+    """Earlier values of stations that report at irregular times."""
 
     def __init__(self, source: Records, columns: list[int], allowed: np.ndarray | None) -> None:
         assert source.labels is not None
@@ -75,18 +73,19 @@ class _Log:
             self.past.append((key[rows], source.table[rows, column]))
 
     def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
-        code = np.searchsorted(self.stations, raw_task.asked.station)
-        moment = np.clip(((time - self.first) / INSTANT).astype(np.int64), 0, self.span - 1)
+        """The latest values before each time."""
+        code = np.searchsorted(self.stations, raw_task.targets.station)
+        instant = np.clip(((time - self.first) / INSTANT).astype(np.int64), 0, self.span - 1)
         found = np.full(raw_task.truth.shape, np.nan)
         for v, (keys, values) in enumerate(self.past):
-            place = np.searchsorted(keys, code * self.span + moment, side="left") - 1
-            there = (place >= 0) & (keys[np.maximum(place, 0)] // self.span == code)
-            found[there, v] = values[place[there]]
+            index = np.searchsorted(keys, code * self.span + instant, side="left") - 1
+            own = (index >= 0) & (keys[np.maximum(index, 0)] // self.span == code)
+            found[own, v] = values[index[own]]
         return found
 
 
-class _Steps:
-    """The past of places with a common clock."""
+class _PanelPast:
+    """Earlier values of places with common times."""
 
     def __init__(self, source: Panel, columns: list[int], allowed: np.ndarray | None) -> None:
         self.source, self.columns, self.allowed = source, columns, allowed
@@ -95,35 +94,36 @@ class _Steps:
         self.names = names[self.order]
 
     def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
+        """The latest values before each time."""
         assert self.source.times is not None
-        places = self.order[np.searchsorted(self.names, raw_task.asked.station)]
+        places = self.order[np.searchsorted(self.names, raw_task.targets.station)]
         steps = np.searchsorted(self.source.times, time, side="left") - 1
         found = np.full(raw_task.truth.shape, np.nan)
         usable = np.ones(len(places), bool) if self.allowed is None else self.allowed[places]
         number = len(self.source.lat)
-        for back in range(BACK):
+        for back in range(MAX_STEPS_BACK):
             missing = np.isnan(found).any(1) & usable & (steps - back >= 0)
             if not missing.any():
                 break
             for step in np.unique(steps[missing] - back):
                 here = missing & (steps - back == step)
                 values = self.source.values(int(step) * number, (int(step) + 1) * number)
-                last = values[places[here]][:, self.columns]
-                found[here] = np.where(np.isnan(found[here]), last, found[here])
+                earlier = values[places[here]][:, self.columns]
+                found[here] = np.where(np.isnan(found[here]), earlier, found[here])
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean and spread of the values of every group, NaN where there are too few."""
+    """Mean and standard deviation of every group, NaN where there are too few values."""
 
     mean: Float[np.ndarray, "k dy"]
     std: Float[np.ndarray, "k dy"]
 
 
 class Climatology(Baseline):
-    """Mean and spread of the training part for the month and hour: of the same station where it is
-    known there, else of all.
+    """Mean and standard deviation of the training part by month and hour: of the station where it
+    is known, else of all stations.
     """
 
     def __init__(self, train: Dataset) -> None:
@@ -133,7 +133,7 @@ class Climatology(Baseline):
         self._stations, self._code = _stations(source)
         self._hourly = source.times is not None and len(np.unique(_hour(source.times))) > 1
         size = 12 * (24 if self._hourly else 1)
-        self._known = 0 < len(self._stations) * size <= CELLS
+        self._known = 0 < len(self._stations) * size <= MAX_GROUPS
         sums: dict[str, np.ndarray] = {}
         for first, values in pieces(train, source):
             rows = np.arange(first, first + len(values))
@@ -145,20 +145,20 @@ class Climatology(Baseline):
         self._moments = {name: _moments(total) for name, total in sums.items()}
 
     def predict(self, raw_task: RawTask) -> Forecast:
-        asked = raw_task.asked
-        code = np.full(len(asked.station), -1)
+        targets = raw_task.targets
+        code = np.full(len(targets.station), -1)
         if len(self._stations):
-            place = np.searchsorted(self._stations, asked.station)
-            place = np.minimum(place, len(self._stations) - 1)
-            code = np.where(self._stations[place] == asked.station, place, -1)
+            index = np.searchsorted(self._stations, targets.station)
+            index = np.minimum(index, len(self._stations) - 1)
+            code = np.where(self._stations[index] == targets.station, index, -1)
         mean = np.full(raw_task.truth.shape, np.nan)
         std = mean.copy()
-        for name, group in self._groups(code, asked.time, len(code)).items():
+        for name, group in self._groups(code, targets.time, len(code)).items():
             known = group >= 0
-            found = self._moments[name]
-            for into, values in ((mean, found.mean), (std, found.std)):
-                more = np.where(known[:, None], values[np.maximum(group, 0)], np.nan)
-                into[:] = np.where(np.isnan(into), more, into)
+            moments = self._moments[name]
+            for into, values in ((mean, moments.mean), (std, moments.std)):
+                coarser = np.where(known[:, None], values[np.maximum(group, 0)], np.nan)
+                into[:] = np.where(np.isnan(into), coarser, into)
         return mean, std
 
     def _sizes(self) -> dict[str, int]:
@@ -175,7 +175,7 @@ class Climatology(Baseline):
     def _groups(
         self, code: np.ndarray, time: Shaped[np.ndarray, " n"] | None, number: int
     ) -> dict[str, np.ndarray]:
-        """The group of every point, the finest kind first; -1 where it has none."""
+        """The group of every point by kind of group, finest first; -1 where it has none."""
         every = {"all": np.zeros(number, int)}
         if time is None:
             return every
@@ -198,7 +198,7 @@ class Climatology(Baseline):
 
 
 def _stations(source: Source) -> tuple[np.ndarray, np.ndarray]:
-    """Names of all that stay in one place, and the number of every place's name; -1 if it moves."""
+    """Names of stationary stations, and the station of every location; -1 if it moves."""
     if source.labels is None:
         return np.arange(len(source.lat)), np.arange(len(source.lat))
     names, code = np.unique(source.labels, return_inverse=True)
@@ -207,7 +207,7 @@ def _stations(source: Source) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.full(len(names), np.inf), np.full(len(names), -np.inf)
         np.minimum.at(low, code, axis)
         np.maximum.at(high, code, axis)
-        fixed &= high - low <= NEARBY
+        fixed &= high - low <= STATIONARY
     number = np.where(fixed, np.cumsum(fixed) - 1, -1)
     return names[fixed], number[code]
 
@@ -219,7 +219,7 @@ def _hour(time: np.ndarray) -> np.ndarray:
 def _add(
     sums: dict[str, np.ndarray], name: str, group: np.ndarray, values: np.ndarray, size: int
 ) -> None:
-    """Count, sum and sum of squares of every group and variable."""
+    """Add to the count, sum and sum of squares of every group and variable."""
     total = sums.setdefault(name, np.zeros((3, size, values.shape[1])))
     for v in range(values.shape[1]):
         used = np.isfinite(values[:, v]) & (group >= 0)
@@ -231,6 +231,6 @@ def _add(
 def _moments(total: np.ndarray) -> Moments:
     count, first, second = total
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(count >= ENOUGH, first / count, np.nan)
+        mean = np.where(count >= MIN_COUNT, first / count, np.nan)
         variance = np.maximum(second / count - mean**2, 0.0) * count / (count - 1)
     return Moments(mean, np.sqrt(variance))

@@ -1,4 +1,4 @@
-"""A model's predictions of a part that it has not seen, beside those of its rivals."""
+"""Evaluation of a model on a part of the data, next to its baselines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gridtnp.data.times import show
 from gridtnp.evaluation.baselines import fit_baseline
 from gridtnp.evaluation.interpolation import RawTask
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
+from gridtnp.tasks.area import area, targets_outside
 from gridtnp.tasks.sampling import RawBatch, Sampler
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec
@@ -33,57 +34,51 @@ def evaluate(
     batch: int = 8,
     seed: int = 0,
 ) -> Evaluation:
-    """Scores at every time of `test`, or at `limit` times that are evenly spread over it.
-
-    Baselines learn from `train`; without it, from the training part of the split that made `test`.
-    `selection` is that of `TaskSpec.sampler`. `block` is the length of the blocks of time that are
-    resampled for intervals, such as `"30D"`.
-    """
+    """See `GriddedTNP.evaluate`."""
     names = [baselines] if isinstance(baselines, str) else list(dict.fromkeys(baselines))
-    spec = model.spec
-    _check(spec, test)
+    spec, grid = model.spec, model.network.grid
+    _require_same_target(spec, test)
+    spec.warn_outside([test], grid, stacklevel=3)
+    notes = _outside_notes(model, test)
     train = train or test.training
-    rivals = {name: fit_baseline(name, model, test, train, selection, seed) for name in names}
+    test = spec.aligned(test, grid)
+    train = None if train is None else spec.aligned(train, grid)
+    fitted = {name: fit_baseline(name, model, test, train, selection, seed) for name in names}
     sampler = model.sampler(test, selection, batch=batch, seed=seed)
-    times = _some(sampler.times, limit)
+    times = _limited(sampler.times, limit)
     if times is None:
         sampler = replace(sampler, batch=1)
-    number = 1 if times is None else -(-len(times) // batch)
     raw_tasks: list[RawTask] = []
-    made: dict[str, list[Prediction]] = {name: [] for name in [MODEL, *rivals]}
+    predictions: dict[str, list[Prediction]] = {name: [] for name in [MODEL, *fitted]}
     console = Console(stderr=True)
-    steps = track(
+    batches = track(
         sampler.raw_batches(times),
         "evaluating",
-        number,
+        1 if times is None else -(-len(times) // batch),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     )
-    for raw in steps:
-        made[MODEL] += _predict(model, sampler, raw)
+    for raw in batches:
+        predictions[MODEL] += _predict(model, sampler, raw)
         for raw_task in RawTask.each(test, spec, raw):
             raw_tasks.append(replace(raw_task, context={}))
-            for name, other in rivals.items():
-                made[name].append(other.predict(raw_task))
+            for name, baseline in fitted.items():
+                predictions[name].append(baseline.predict(raw_task))
     if not sum(len(raw_task.truth) for raw_task in raw_tasks):
         raise ValueError(
-            f"The part to evaluate on must hold values of {list(spec.target)}, but part "
-            f"{test.part!r} has none to predict."
+            f"Part {test.part!r} has no values of {list(spec.target)} to predict; evaluate on "
+            "another part."
         )
-    notes = [note for other in rivals.values() for note in other.baseline.notes()]
-    notes = list(dict.fromkeys(notes))
+    notes += dict.fromkeys(note for one in fitted.values() for note in one.baseline.notes())
     if times is not None and sampler.times is not None and len(times) < len(sampler.times):
-        notes.append(f"{len(times):,} of {len(sampler.times):,} times, evenly spread")
-    joined = {name: _joined(predictions) for name, predictions in made.items()}
-    return _evaluation(spec, test, raw_tasks, joined, tuple(notes), block, seed)
-
-
-# ---- the model -----------------------------------------------------------------------------------
+        notes.append(f"{len(times):,} of {len(sampler.times):,} times, evenly spaced")
+    forecasts = {name: _concatenate(pieces) for name, pieces in predictions.items()}
+    return _evaluation(spec, test, raw_tasks, forecasts, notes, block, seed)
 
 
 def _predict(model: ModelContents, sampler: Sampler, raw: RawBatch) -> list[Prediction]:
-    """For every task of a batch, in the units of the data; NaN outside of the model's grid."""
+    """The model's predictions of a batch, in the units of the data; NaN outside of its grid."""
     task = sampler.assemble(raw).to(model.device)
     with model.inference():
         distribution = model.network(task)
@@ -106,78 +101,77 @@ def _predict(model: ModelContents, sampler: Sampler, raw: RawBatch) -> list[Pred
     ]
 
 
-# ---- putting it together -------------------------------------------------------------------------
-
-
-def _check(spec: TaskSpec, test: Dataset) -> None:
+def _require_same_target(spec: TaskSpec, test: Dataset) -> None:
     found = tuple(f"{test.target_source}.{name}" for name in test.target_names)
     if found != spec.target:
         raise ValueError(
-            f"The data must be made with the model's target, {list(spec.target)}, got "
-            f"{list(found)}."
+            f"The data have target {list(found)}, but the model predicts {list(spec.target)}; make "
+            "the Dataset with the model's target."
         )
     for name, variable in zip(spec.target, test.target, strict=True):
-        if spec.units.get(name) != variable.units:
+        units = spec.units.get(name)
+        if units != variable.units:
             raise ValueError(
-                f"{name} must be in the units that the model was trained with, "
-                f"{spec.units.get(name)!r}, got {variable.units!r}; convert the data or say "
-                f"units={{{name!r}: ...}}."
+                f"{name} is in {variable.units!r}, but the model was trained in {units!r}; convert "
+                f"the data, or give units={{{name!r}: ...}}."
             )
 
 
-def _some(times: np.ndarray | None, limit: int | None) -> np.ndarray | None:
+def _outside_notes(model: ModelContents, test: Dataset) -> list[str]:
+    grid = model.network.grid
+    count = None if grid is None else targets_outside(model.spec.aligned(test), grid)
+    if grid is None or count is None:
+        return []
+    return [f"left out as targets: {count} outside of {area(grid)}"]
+
+
+def _limited(times: np.ndarray | None, limit: int | None) -> np.ndarray | None:
+    """All times, or `limit` evenly spaced ones."""
     if limit is not None and limit < 1:
-        raise ValueError(f"At least one time must be evaluated, got limit={limit}.")
+        raise ValueError(f"limit={limit}: must be at least 1.")
     if times is None or limit is None or limit >= len(times):
         return times
     return times[np.linspace(0, len(times) - 1, limit).round().astype(int)]
 
 
-def _joined(predictions: list[Prediction]) -> Prediction:
-    mean, std = (np.concatenate([getattr(p, k) for p in predictions]) for k in ("mean", "std"))
-    return Prediction(mean, std, predictions[0].spread)
+def _concatenate(pieces: list[Prediction]) -> Prediction:
+    mean, std = (np.concatenate([getattr(p, k) for p in pieces]) for k in ("mean", "std"))
+    return Prediction(mean, std, pieces[0].spread)
 
 
 def _evaluation(
     spec: TaskSpec,
     test: Dataset,
     raw_tasks: list[RawTask],
-    made: dict[str, Prediction],
-    notes: tuple[str, ...],
+    forecasts: dict[str, Prediction],
+    notes: list[str],
     block: str | None,
     seed: int,
 ) -> Evaluation:
-    """On the points that all of them predict."""
+    """The evaluation on the points that all forecasts predict."""
     truth = np.concatenate([raw_task.truth for raw_task in raw_tasks])
-    finite = [np.isfinite(p.mean) & np.isfinite(p.std) for p in made.values()]
-    used = np.all(finite, axis=(0, 2))
+    finite = {n: (np.isfinite(f.mean) & np.isfinite(f.std)).all(1) for n, f in forecasts.items()}
+    used = np.all(list(finite.values()), axis=0)
     if not used.any():
-        never = [name for name, known in zip(made, finite, strict=True) if not known.any()]
+        never = [name for name, known in finite.items() if not known.any()]
         raise ValueError(
-            f"All must predict some of the same points, but {never or list(made)} have none in "
-            "common with the others; leave them out."
+            f"{never or list(forecasts)} predict no point that all others predict; leave them out."
         )
     if not used.all():
-        each = {n: int((~known.all(1)).sum()) for n, known in zip(made, finite, strict=True)}
-        who = ", ".join(f"{n} {k:,}" for n, k in each.items() if k)
-        notes = (
-            *notes,
-            f"{int((~used).sum()):,} of {len(used):,} points left out: not all predict "
-            f"them ({who})",
-        )
+        counts = {name: int((~known).sum()) for name, known in finite.items()}
+        each = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+        lost = f"{int((~used).sum()):,} of {len(used):,} points"
+        notes.append(f"left out: {lost} that not all forecasts predict (missing: {each})")
     if test.part in ("all", "train"):
-        notes = (*notes, f"part {test.part!r} may have been trained on, which flatters the model")
+        notes.append(f"part {test.part!r} may have been trained on, which flatters the model")
     for v, name in enumerate(spec.target_names):
         if np.ptp(truth[used, v]) == 0:
-            notes = (
-                *notes,
-                f"{name} is {truth[used, v][0]:g} at every point, so skill says little",
-            )
+            notes.append(f"{name} is {truth[used, v][0]:g} at every point; skill says little")
     station, lat, lon = (
-        np.concatenate([getattr(raw_task.asked, name) for raw_task in raw_tasks])[used]
+        np.concatenate([getattr(raw_task.targets, name) for raw_task in raw_tasks])[used]
         for name in ("station", "lat", "lon")
     )
-    time = _times([raw_task.asked.time for raw_task in raw_tasks])
+    time = _times([raw_task.targets.time for raw_task in raw_tasks])
     time = None if time is None else time[used]
     return Evaluation(
         variables={v.name: v.units for v in test.target},
@@ -186,9 +180,9 @@ def _evaluation(
         lat=lat,
         lon=lon,
         observed=truth[used],
-        forecasts={n: replace(p, mean=p.mean[used], std=p.std[used]) for n, p in made.items()},
-        split=_words(test, len(np.unique(station)), time),
-        notes=notes,
+        forecasts={n: replace(f, mean=f.mean[used], std=f.std[used]) for n, f in forecasts.items()},
+        split=_describe_split(test, len(np.unique(station)), time),
+        notes=tuple(notes),
         block=block,
         seed=seed,
     )
@@ -199,16 +193,16 @@ def _times(pieces: list[np.ndarray | None]) -> np.ndarray | None:
     return np.concatenate(known) if len(known) == len(pieces) else None
 
 
-def _words(test: Dataset, number: int, times: np.ndarray | None) -> str:
-    """What the scores are of, such as `38 stations never seen, 36 times from 1995-01-01 to …`."""
+def _describe_split(test: Dataset, number: int, times: np.ndarray | None) -> str:
+    """The points of an evaluation, such as `38 stations never seen, 36 times from 1995-01-01 …`."""
     gridded = test.sources[test.target_source].labels is None
-    said = f"{number:,} {'grid point' if gridded else 'station'}{'s' * (number != 1)}"
-    said += " never seen" * test.held_out
+    text = f"{number:,} {'grid point' if gridded else 'station'}{'s' * (number != 1)}"
+    text += " never seen" * test.held_out
     if times is None:
-        return said
+        return text
     first, last, count = show(times.min()), show(times.max()), len(np.unique(times))
-    said += f", {count:,} times from {first} to {last}" if count > 1 else f" at {first}"
+    text += f", {count:,} times from {first} to {last}" if count > 1 else f" at {first}"
     train = test.training
     if train is not None and train.period is not None and test.period is not None:
-        said += ", all after the training part" * bool(train.period[1] <= test.period[0])
-    return said
+        text += ", all after the training part" * bool(train.period[1] <= test.period[0])
+    return text

@@ -1,10 +1,11 @@
-"""`Evaluation`: what a model and its baselines predicted, what was observed, and all scores."""
+"""`Evaluation`: predictions of a model and its baselines, the observations, and all scores."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,22 +20,27 @@ from rich.console import Console, RenderableType
 from gridtnp.data.reading import require_installed
 from gridtnp.errors import require_known
 from gridtnp.evaluation import scores
-from gridtnp.evaluation.bootstrap import interval, resampled, time_blocks
-from gridtnp.evaluation.summary import MODEL, shown, verdict
+from gridtnp.evaluation.bootstrap import bootstrap_means, interval, time_blocks
+from gridtnp.evaluation.summary import MODEL, render, summarise
 from gridtnp.files import replace_file, write_text
 
 COVERAGES = tuple(f"coverage_{round(100 * level)}" for level in scores.LEVELS)
 SCORES = ("crps", "rmse", "mae", "bias", "log_likelihood", "normalised_log_density", *COVERAGES)
 """Columns of every table of scores."""
 GROUPS = ("station", "time", "hour", "month", "region", "variable")
-STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 45, 90)
-"""Degrees that a region may measure."""
+REGION_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 45, 90)
+"""Sides of a region in degrees."""
+WIDTH = 120
+"""Columns of `str`, where stdout is not a terminal."""
 Spread = Literal["predicted", "training errors", "none"]
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Means and standard deviations at all points; `spread` tells where the latter come from."""
+    """Means and standard deviations at all points.
+
+    `spread` is the origin of the standard deviations: predicted, the RMSE in training, or none.
+    """
 
     mean: Float[np.ndarray, "n dy"]
     std: Float[np.ndarray, "n dy"]
@@ -43,10 +49,11 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Scores in the units of the data. `print` it, or see `to_dataframe`, `per`, `predictions`.
+    """Scores in the units of the data; `print` shows them as a table.
 
-    `variables` have their units. `forecasts` holds the model's under `"model"`, first. `split` says
-    in words what the points are.
+    `to_dataframe` has all scores with their intervals, `per` the scores of each station, month, …,
+    and `predictions` every point. `variables` maps the target variables to their units. `forecasts`
+    holds the predictions by name, first those of the `"model"`. `split` describes the points.
     """
 
     variables: Mapping[str, str | None]
@@ -64,15 +71,15 @@ class Evaluation:
     # ---- tables ----------------------------------------------------------------------------------
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A row for every variable and forecast; `_low` and `_high` are 95 % intervals.
+        """One row per variable and forecast; `_low` and `_high` are 95 % intervals.
 
-        `crps_skill` is the share of a baseline's CRPS that the model saves.
+        `crps_skill` is the fraction of a baseline's CRPS that the model saves.
         """
         return pd.DataFrame(self._rows)
 
     def per(self, by: str) -> pd.DataFrame:
-        """The same scores for every `"station"`, `"time"`, `"hour"`, `"month"`, `"region"` (a box
-        of latitudes and longitudes) or `"variable"`.
+        """The scores of each `"station"`, `"time"`, `"hour"`, `"month"`, `"region"` (a box of
+        latitudes and longitudes) or `"variable"`.
         """
         require_known(by, GROUPS, "group")
         names, code = self._groups(by)
@@ -88,21 +95,21 @@ class Evaluation:
         return pd.concat(tables, ignore_index=True)
 
     def predictions(self, variable: str | None = None) -> pd.DataFrame:
-        """Every point: where and when, what was observed, and `<forecast>_mean`, `_std`."""
+        """One row per point: location, time, observation, and `<forecast>_mean`, `_std`."""
         v = self.index(variable)
         columns = {"station": self.station, "lat": self.lat, "lon": self.lon}
         if self.time is not None:
             columns = {"time": self.time.astype("datetime64[ns]"), **columns}
         columns["observed"] = self.observed[:, v]
-        for name, made in self.forecasts.items():
-            columns |= {f"{name}_mean": made.mean[:, v], f"{name}_std": made.std[:, v]}
+        for name, forecast in self.forecasts.items():
+            columns |= {f"{name}_mean": forecast.mean[:, v], f"{name}_std": forecast.std[:, v]}
         return pd.DataFrame(columns)
 
     def calibration(self) -> dict[str, Any]:
-        """By variable and forecast: coverage, PIT, spread and skill, normalised errors."""
-        made: dict[str, Any] = {}
+        """Coverage, PIT, spread and skill, and normalised log-density by variable and forecast."""
+        found: dict[str, Any] = {}
         for v, variable in enumerate(self.variables):
-            own = made.setdefault(variable, {})
+            own = found.setdefault(variable, {})
             for name, forecast in self.forecasts.items():
                 if not self.has_spread(name, v):
                     continue
@@ -121,14 +128,14 @@ class Evaluation:
                     ),
                     "normalised_log_density_if_calibrated": float(scores.CALIBRATED),
                 }
-        return made
+        return found
 
     def to_json(self) -> str:
-        """The scores, what they are of, and what to know about them."""
+        """Scores, summaries and notes."""
         about = {
             "split": self.split,
             "points": len(self.observed),
-            "verdict": list(self.verdicts()),
+            "summary": list(self.summaries()),
             "notes": list(self.notes),
             "scores": [
                 {k: None if value != value else value for k, value in row.items()}  # no NaN
@@ -138,7 +145,7 @@ class Evaluation:
         return json.dumps(about, indent=2, ensure_ascii=False)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Into `eval/` of a run's folder: scores.csv, per_station.parquet, calibration.json."""
+        """Write scores.csv, per_station.parquet and calibration.json to `eval/` in a folder."""
         require_installed("pyarrow", "io", "Writing scores per station")
         place = Path(folder) / "eval"
         calibration = json.dumps(self.calibration(), indent=2, allow_nan=False)
@@ -149,61 +156,63 @@ class Evaluation:
         return place
 
     def index(self, variable: str | None) -> int:
-        """Which column a variable is; without a name, the only one or the first."""
+        """The column of a variable; by default the first."""
         if variable is None:
             return 0
         require_known(variable, self.variables, "variable", "in this evaluation")
         return list(self.variables).index(variable)
 
     def has_spread(self, name: str, v: int) -> bool:
-        """Whether a forecast of variable number `v` is more than points."""
+        """Whether a forecast of variable number `v` has standard deviations."""
         return bool((self.forecasts[name].std[:, v] > 0).all())
 
-    # ---- said to people --------------------------------------------------------------------------
+    # ---- text ------------------------------------------------------------------------------------
 
-    def verdicts(self) -> tuple[str, ...]:
-        """A sentence for every variable."""
-        return tuple(verdict(rows, self.split) for rows in self._by_variable())
+    def summaries(self) -> tuple[str, ...]:
+        """One sentence per variable: the CRPS, the best baseline, and the calibration."""
+        return tuple(summarise(rows, self.split) for rows in self._by_variable())
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=120, color_system=None).print(self)
+        text, width = io.StringIO(), shutil.get_terminal_size((WIDTH, 0)).columns
+        Console(file=text, width=width, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def __rich__(self) -> RenderableType:
-        return shown(self._by_variable(), self.split, self.notes)
+        return render(self._by_variable(), self.split, self.notes)
 
     def _by_variable(self) -> list[list[dict[str, Any]]]:
         return [[row for row in self._rows if row["variable"] == name] for name in self.variables]
 
-    # ---- how they are made -----------------------------------------------------------------------
+    # ---- scores ----------------------------------------------------------------------------------
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         rows, blocks = [], int(self._blocks.max()) + 1
         for v, (variable, units) in enumerate(self.variables.items()):
             model: tuple[np.ndarray, np.ndarray] | None = None  # the model's CRPS, and its draws
-            for name, made in self.forecasts.items():
+            for name, forecast in self.forecasts.items():
                 terms = self._terms(name, v)
                 found = _means(terms, np.zeros(len(self.observed), int), 1)
-                draws = resampled(np.stack(list(terms.values()), -1), self._blocks, self.seed)
+                columns = np.stack(list(terms.values()), -1)
+                draws = bootstrap_means(columns, self._blocks, self.seed)
                 row: dict[str, Any] = {"variable": variable, "units": units, "forecast": name}
-                row |= {"spread": made.spread, "points": len(self.observed)}
+                row |= {"spread": forecast.spread, "points": len(self.observed)}
                 for k, score in enumerate(SCORES):
                     drawn = np.sqrt(draws[:, k]) if score == "rmse" else draws[:, k]
-                    row |= _ends(score, found[score][0], drawn, blocks)
+                    row |= _with_interval(score, found[score][0], drawn, blocks)
                 if model is None:
                     model = found["crps"], draws[:, 0]
-                    row |= _ends("crps_skill", np.nan, np.array([np.nan]), blocks)
+                    row |= _with_interval("crps_skill", np.nan, np.array([np.nan]), blocks)
                 else:
                     value = scores.skill(model[0], found["crps"])[0]
                     drawn = scores.skill(model[1], draws[:, 0])
-                    row |= _ends("crps_skill", value, drawn, blocks)
+                    row |= _with_interval("crps_skill", value, drawn, blocks)
                 rows.append(row)
         return rows
 
     @cached_property
     def _blocks(self) -> Int[np.ndarray, " n"]:
+        """The block of every point: of time, or stations if there is a single time."""
         if self.time is None or (self.time == self.time[0]).all():
             return np.unique(self.station, return_inverse=True)[1]
         model = self.forecasts[MODEL]
@@ -211,9 +220,9 @@ class Evaluation:
         return time_blocks(self.time, (error / error.mean(0)).mean(1), self.block)
 
     def _terms(self, name: str, v: int) -> dict[str, np.ndarray]:
-        """Point by point, in the order of `SCORES`; the mean of squares is rooted later."""
-        made = self.forecasts[name]
-        of = (self.observed[:, v], made.mean[:, v], made.std[:, v])
+        """Scores of every point, in the order of `SCORES`; squared errors for the RMSE."""
+        forecast = self.forecasts[name]
+        of = (self.observed[:, v], forecast.mean[:, v], forecast.std[:, v])
         error = of[1] - of[0]
         return {
             "crps": scores.crps(*of),
@@ -229,13 +238,13 @@ class Evaluation:
         }
 
     def _groups(self, by: str) -> tuple[pd.DataFrame, np.ndarray]:
-        """A row of names for every group, and the group of every point."""
+        """A table with one row per group, and the group of every point."""
         if by == "variable":
             return pd.DataFrame(index=[0]), np.zeros(len(self.observed), int)
         if by in ("station", "region"):
             keys = self.station if by == "station" else _regions(self.lat, self.lon)
         elif self.time is None:
-            raise ValueError(f"Scores per {by} need times, but the data have none.")
+            raise ValueError(f"The data have no times, which scores per {by} need.")
         else:
             keys = {
                 "time": self.time.astype("datetime64[ns]"),
@@ -249,13 +258,13 @@ class Evaluation:
         return table, code
 
 
-def _ends(name: str, value: float, draws: np.ndarray, blocks: int) -> dict[str, float]:
+def _with_interval(name: str, value: float, draws: np.ndarray, blocks: int) -> dict[str, float]:
     low, high = interval(value, draws, blocks)
     return {name: float(value), f"{name}_low": low, f"{name}_high": high}
 
 
 def _means(terms: Mapping[str, np.ndarray], code: np.ndarray, number: int) -> dict[str, np.ndarray]:
-    """By group: how many points, and every score."""
+    """Number of points and all scores by group."""
     count = np.bincount(code, minlength=number)
     found = {k: np.bincount(code, v, minlength=number) / count for k, v in terms.items()}
     return {"points": count, **found, "rmse": np.sqrt(found["rmse"])}
@@ -268,9 +277,9 @@ def _skill(name: str, crps: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _regions(lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
-    """Boxes of a round size, at most five or so along the longer side."""
-    wide = max(float(np.ptp(lat)), float(np.ptp(lon)), 0.1)
-    step = next((s for s in STEPS if wide / s <= 5), STEPS[-1])
+    """The box of every point; boxes have a round size, about five along the longer side."""
+    extent = max(float(np.ptp(lat)), float(np.ptp(lon)), 0.1)
+    step = next((s for s in REGION_SIZES if extent / s <= 5), REGION_SIZES[-1])
     south, west = np.floor(lat / step) * step, np.floor(lon / step) * step
     boxes = np.stack([south, west], -1)
     found, which = np.unique(boxes, axis=0, return_inverse=True)

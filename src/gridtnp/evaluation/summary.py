@@ -1,85 +1,133 @@
-"""Scores as a person wants to read them: a table for every variable, and what it says in a
-sentence.
-"""
+"""Scores for people: a table and a sentence per variable, at any width of the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 MODEL = "model"
-"""What the model is called among the forecasts."""
+"""The name of the model among the forecasts."""
 MARKS = {"predicted": "", "training errors": "*", "none": "°"}
 Row = Mapping[str, Any]
 """Scores of one forecast of one variable: a row of `Evaluation.to_dataframe`."""
-HEADS = ("CRPS", "RMSE", "MAE", "bias", "log-likelihood", "90 % holds", "model's skill")
 
 
-def shown(tables: Sequence[Sequence[Row]], split: str, notes: Sequence[str]) -> RenderableType:
-    """The tables of all variables, each with its verdict, and what to know about them."""
+def render(tables: Sequence[Sequence[Row]], split: str, notes: Sequence[str]) -> RenderableType:
+    """A table and a sentence for each variable, and notes."""
     parts: list[RenderableType] = []
     for rows in tables:
-        parts += [_table(rows), Text(verdict(rows, split), style="bold"), Text("")]
+        parts += [ScoreTable.of(rows), Text(summarise(rows, split), style="bold"), Text("")]
     spreads = {row["spread"] for rows in tables for row in rows}
-    words = ["± is half of the 95 % interval over blocks of time; bias is forecast − observed."]
+    legend = ["± is half the 95 % interval over blocks of time; bias is forecast − observed."]
     if len(tables[0]) > 1:
-        words.append("The model's skill is the share of a baseline's CRPS that it saves.")
+        legend.append("Skill is the fraction of a baseline's CRPS that the model saves.")
     if "training errors" in spreads:
-        words.append("* has no spread of its own: that of its errors in training is used.")
+        legend.append("* predicts no standard deviation; its RMSE in training is used.")
     if "none" in spreads:
-        words.append("° has no spread: its CRPS is its mean absolute error.")
-    return Group(*parts, *(Text(line, style="dim") for line in [*words, *notes]))
+        legend.append("° predicts no standard deviation; its CRPS is its MAE.")
+    return Group(*parts, *(Text(line, style="dim") for line in [*legend, *notes]))
 
 
-def verdict(rows: Sequence[Row], split: str) -> str:
-    """How good the model is, against the best baseline, and how well calibrated."""
-    model, rivals = rows[0], rows[1:]
+def summarise(rows: Sequence[Row], split: str) -> str:
+    """The model's CRPS, in comparison with the best baseline, and its calibration."""
+    model, baselines = rows[0], rows[1:]
     unit = f" {model['units'] or ''}".rstrip()
-    said = f"{model['variable']} on {split}: CRPS {model['crps']:.3g}{unit}"
-    best = min(rivals, key=lambda row: row["crps"], default=None)
+    text = f"{model['variable']} on {split}: CRPS {model['crps']:.3g}{unit}"
+    best = min(baselines, key=lambda row: row["crps"], default=None)
     if best is not None and np.isfinite(best["crps_skill"]):
         skill, low, high = (100 * best[f"crps_skill{end}"] for end in ("", "_low", "_high"))
-        said += f", {abs(skill):.0f} % {'lower' if skill >= 0 else 'higher'} than "
-        said += f"{best['forecast']}, the best baseline"
+        text += f", {abs(skill):.0f} % {'lower' if skill >= 0 else 'higher'} than "
+        text += f"{best['forecast']}, the best baseline"
         if low <= 0 <= high:
-            said += f", which may be chance (95 % interval {low:.0f} to {high:.0f} %)"
-    return f"{said}; the 90 % intervals hold {100 * model['coverage_90']:.0f} %."
+            text += f", which may be chance (95 % interval {low:.0f} to {high:.0f} %)"
+    return f"{text}; the 90 % intervals cover {100 * model['coverage_90']:.0f} %."
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    name, unit = rows[0]["variable"], rows[0]["units"]
-    title = f"{name}{f' ({unit})' if unit else ''}, {rows[0]['points']:,} values"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
-    for head in HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
-    places = _decimals(rows)
-    for row in rows:
-        cells = [_cell(row, score, places) for score in ("crps", "rmse", "mae", "bias")]
-        cells.append(_cell(row, "log_likelihood", 2))
-        cells += [_cell(row, score, 0, 100, " %") for score in ("coverage_90", "crps_skill")]
-        style = "bold" if row["forecast"] == MODEL else None
-        table.add_row(f"{row['forecast']}{MARKS[row['spread']]}", *cells, style=style)
-    return table
+@dataclass(frozen=True)
+class ScoreTable:
+    """Scores of all forecasts of a variable, never truncated.
+
+    If all columns do not fit into the width, they are split over several tables; a column that does
+    not fit even alone becomes lines of text.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    columns: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> ScoreTable:
+        name, unit = rows[0]["variable"], rows[0]["units"]
+        title = f"{name}{f' ({unit})' if unit else ''}, {rows[0]['points']:,} values"
+        decimals = _decimals(rows)
+        columns = {
+            **{h: _column(rows, h.lower(), decimals) for h in ("CRPS", "RMSE", "MAE", "bias")},
+            "log-likelihood": _column(rows, "log_likelihood", 2),
+            "90 % coverage": _column(rows, "coverage_90", 0, percent=True),
+            "skill": _column(rows, "crps_skill", 0, percent=True),
+        }
+        return cls(title, tuple(f"{r['forecast']}{MARKS[r['spread']]}" for r in rows), columns)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        def fits(table: Table) -> bool:
+            unlimited = options.update(max_width=10**6)
+            return console.measure(table, options=unlimited).maximum <= options.max_width
+
+        blocks: list[list[str]] = []
+        for head in self.columns:
+            if blocks and fits(self._table([*blocks[-1], head])):
+                blocks[-1].append(head)
+            else:
+                blocks.append([head])
+        yield Text(self.title, style="table.title")
+        for heads in blocks:
+            table = self._table(heads)
+            yield table if fits(table) else self._lines(heads)
+
+    def _table(self, heads: Sequence[str]) -> Table:
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("", no_wrap=True)
+        for head in heads:
+            table.add_column(head, justify="right", no_wrap=True)
+        for i, name in enumerate(self.names):
+            cells = [self.columns[head][i] for head in heads]
+            table.add_row(name, *cells, style="bold" if i == 0 else None)
+        return table
+
+    def _lines(self, heads: Sequence[str]) -> Text:
+        lines = ["", *heads]
+        for i, name in enumerate(self.names):
+            lines += [name, *(f"  {self.columns[head][i]}" for head in heads)]
+        return Text("\n".join(lines))
+
+
+def _column(
+    rows: Sequence[Row], score: str, decimals: int, *, percent: bool = False
+) -> tuple[str, ...]:
+    return tuple(_cell(row, score, decimals, percent) for row in rows)
+
+
+def _cell(row: Row, score: str, decimals: int, percent: bool) -> str:
+    factor = 100 if percent else 1
+    value, low, high = (factor * row[f"{score}{end}"] for end in ("", "_low", "_high"))
+    if not np.isfinite(value):
+        return "–"
+    around = f" ±{(high - low) / 2:.{decimals}f}" if np.isfinite(high - low) else ""
+    return f"{value:.{decimals}f}{around}{' %' if percent else ''}"
 
 
 def _decimals(rows: Sequence[Row]) -> int:
-    """So that the narrowest interval of the CRPS has a digit; three digits if there is none."""
+    """Decimals that show a digit of the narrowest CRPS interval; three digits if there is none."""
     halves = [(row["crps_high"] - row["crps_low"]) / 2 for row in rows]
-    most = max(row["crps"] for row in rows)
-    sizes = [half for half in halves if half > 1e-4 * most] or [most / 100 or 0.01]
+    largest = max(row["crps"] for row in rows)
+    sizes = [half for half in halves if half > 1e-4 * largest] or [largest / 100 or 0.01]
     return int(np.clip(np.ceil(-np.log10(min(sizes))), 0, 8))
-
-
-def _cell(row: Row, name: str, places: int, factor: float = 1, unit: str = "") -> str:
-    value, low, high = (factor * row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    if not np.isfinite(value):
-        return "–"
-    around = f" ±{(high - low) / 2:.{places}f}" if np.isfinite(high - low) else ""
-    return f"{value:.{places}f}{around}{unit}"

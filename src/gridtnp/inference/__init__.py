@@ -1,1 +1,1 @@
-"""Inference: predictions and joint samples anywhere, in the form of the question or on disk."""
+"""Predictions and joint samples anywhere, in the form of the query or on disk."""

@@ -1,7 +1,7 @@
-"""Conditioning: what a model is told at a time, and the points that it is asked about.
+"""Conditioning: the context of a model at a time, and the points to predict.
 
 `predict` and `sample` both use a `Conditioner`. Its data are a `Dataset`, a part of one, or fresh
-sources that the model has never seen, under the names that it was trained with.
+sources under the names that the model was trained with.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS, Grid
 from gridtnp.inference.queries import Query
 from gridtnp.task import PointSet, Task
+from gridtnp.tasks.area import area
 from gridtnp.tasks.assembly import Assembler
 from gridtnp.tasks.observations import SourceVariables, TaskTime
 from gridtnp.tasks.specification import TaskSpec
@@ -38,7 +39,7 @@ Static = Mapping[str, Data] | Data | None
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """What a model is told at one time: context sets, as a batch of one, and their locations."""
+    """The context sets of one task, as a batch of one, and their locations as unit vectors."""
 
     context: dict[str, PointSet]
     places: dict[str, Float[np.ndarray, "n 3"]]
@@ -52,15 +53,15 @@ class Conditioning:
     ) -> Float[np.ndarray, " n"]:
         """Distance in km to the nearest observation of these sets, or of any set if they are empty.
 
-        NaN if there is no observation at all.
+        NaN without any observations.
         """
         own = [self.places[name] for name in sets if len(self.places.get(name, ()))]
-        seen = own or [there for there in self.places.values() if len(there)]
-        if not seen:
+        observed = own or [points for points in self.places.values() if len(points)]
+        if not observed:
             return np.full(len(places), np.nan)
-        key = tuple(map(id, seen))
+        key = tuple(map(id, observed))
         if key not in self._trees:
-            self._trees[key] = KDTree(np.concatenate(seen))
+            self._trees[key] = KDTree(np.concatenate(observed))
         chord = self._trees[key].query(places)[0]
         return EARTH_RADIUS * 2 * np.arcsin(np.minimum(chord / 2, 1.0))
 
@@ -80,28 +81,25 @@ class Unusable:
     empty: list[str] = field(default_factory=list)
 
     def warn(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
-        """One warning, or an error if no point at all could be predicted."""
-        found = []
+        """Warn once, or raise if no point at all could be predicted."""
+        found, covered = [], "" if grid is None else area(grid)
         if self.outside:
-            found.append(f"{self.outside:,} of {self.points:,} points lie outside of {area(grid)}")
+            found.append(f"{self.outside:,} of {self.points:,} points lie outside of {covered}")
         if self.unknown:
-            found.append(
-                f"{list(statics)} is unknown at {self.unknown:,} of {self.points:,} points"
-            )
+            found.append(f"{self.unknown:,} of {self.points:,} points have no {list(statics)}")
         lost = self.outside + self.unknown
         if self.points and lost == self.points:
             raise ValueError(
                 f"Nothing can be predicted: {' and '.join(found)}; ask for other places, or train "
                 "on a wider area."
             )
-        if lost:
-            found[-1] += " and are NaN"
+        found = [f"{points} and are NaN" for points in found]
         if self.observations:
-            found.append(f"{self.observations:,} observations outside of {area(grid)} are dropped")
+            found.append(f"{self.observations:,} observations outside of {covered} are dropped")
         if self.empty:
-            more = f" and at {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
+            more = f" and {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
             found.append(
-                f"there is no observation at {self.empty[0]}{more}, so that the model predicts "
+                f"there are no observations at {self.empty[0]}{more}, so the model predicts "
                 "without context"
             )
         if found:
@@ -126,12 +124,12 @@ class Conditioner:
         spec = model.spec
         known = {held.source for held in spec.contexts.values()} | {spec.target_source}
         for name in context.sources if isinstance(context, Dataset) else context:
-            require_known(name, known, "source", "the model was trained with")
+            require_known(name, known, "source", "for this model")
         if isinstance(context, Dataset):
             if static is not None:
                 raise ValueError(
-                    "static= is for fresh sources, but this Dataset has static features of its "
-                    "own; leave static= out, or pass the sources themselves."
+                    "static= is for fresh sources, but the context is a Dataset, which has its own "
+                    "static features; leave static= out."
                 )
             data = context
         else:
@@ -148,13 +146,13 @@ class Conditioner:
         return self.assembler.data
 
     def warn(self) -> None:
-        """Warn of what could not be used or predicted so far."""
+        """Warn once of everything that could not be used or predicted."""
         self.unusable.warn(self.model.network.grid, self.spec.statics)
 
     # ---- times -----------------------------------------------------------------------------------
 
     def groups(self, query: Query) -> Iterator[tuple[TaskTime, np.ndarray]]:
-        """The tasks that answer a query: the time of each, and the rows that it answers."""
+        """Split a query into tasks: the time of each task, and the rows of the query in it."""
         if query.time is None:
             yield self.task_time, np.arange(len(query.lat))
             return
@@ -235,7 +233,7 @@ class Conditioner:
 
     @cached_property
     def _variables(self) -> dict[str, SourceVariables]:
-        """What each context set holds that is in the data."""
+        """The context sets that are in the data."""
         found = {}
         for name, held in self.spec.contexts.items():
             source = self.data.sources.get(held.source)
@@ -248,7 +246,7 @@ class Conditioner:
         return found
 
     def sets_of(self, variable: str) -> tuple[str, ...]:
-        """The context sets that hold a variable of the target."""
+        """The context sets with observations of a target variable."""
         return tuple(
             name
             for name, held in self.spec.contexts.items()
@@ -256,7 +254,7 @@ class Conditioner:
         )
 
     def complete(self, conditioning: Conditioning, like: PointSet) -> dict[str, PointSet]:
-        """All context sets of the network, checked; missing ones are empty."""
+        """All context sets of the network, checked; sets without data are empty."""
         network = self.model.network
         network.check(Task(conditioning.context, like))
         return network.signature.complete(conditioning.context, like)
@@ -275,17 +273,16 @@ class Conditioner:
         *,
         count: bool = True,
     ) -> PointSet:
-        """Rows of a query, masked where the model cannot predict."""
+        """Rows of a query as points of the model, masked where it cannot predict."""
         time = None if query.time is None else query.time[rows]
         if time is None and task_time is not None:
             time = np.full(len(rows), task_time + duration(self.spec.lead))
         own = {name: values[rows] for name, values in known.items()}
-        points = self.assembler.query(query.lat[rows], query.lon[rows], time, task_time, own)
+        points, unknown = self.assembler.query_and_unknown(
+            query.lat[rows], query.lon[rows], time, task_time, own
+        )
         if count:
             usable = len(rows) if points.mask is None else int(points.mask.sum())
-            unknown = 0
-            if points.features is not None:
-                unknown = int((~points.features.isfinite().all(-1)).sum())
             self.unusable.points += len(rows)
             self.unusable.unknown += unknown
             self.unusable.outside += len(rows) - usable - unknown
@@ -307,13 +304,6 @@ def dataset_of(spec: TaskSpec, sources: Mapping[str, Data], static: Static = Non
         static = {name: f"{_owner(name, opened)}.{name}" for name in spec.statics}
     wanted = spec.target_source if spec.target_source in opened else next(iter(opened))
     return Dataset(opened, target=wanted, static=static, features=spec.computed)
-
-
-def area(grid: Grid | None) -> str:
-    """The area that a model covers, in words."""
-    assert grid is not None
-    spans = [f"{a.name} {a.low:g} to {a.high:g}" for a in grid.axes if not a.periodic]
-    return f"the model's grid ({', '.join(spans)})"
 
 
 def _ms(length: np.timedelta64) -> int:
@@ -355,6 +345,8 @@ def _require_sets(spec: TaskSpec, data: Dataset) -> None:
         and None not in (unit := v.units, spec.units.get(key))
         and unit != spec.units[key]
     ]
-    lack = [f"The context has no {', '.join(missing)}, which the model knows"] if missing else []
+    lack = []
+    if missing:
+        lack = [f"The context has no {', '.join(missing)}, which the model was trained with"]
     if lack or units:
         warnings.warn("; ".join([*lack, *units]) + ".", DataWarning, stacklevel=5)

@@ -1,16 +1,15 @@
-"""Joint samples: whole fields that could have been, from a model that predicts point by point.
+"""Joint samples: coherent fields from a model that predicts every point separately.
 
-A model gives a distribution at every point by itself. To draw a field, some points spread over
-the question are drawn one after the other, each as an observation for those that come after it
-(Bruinsma et al., 2023). They carry everything that is wider than the space between them. A sample
-of the field is then the mean given these points, plus what is left of the spread as a smooth random
-function that is as wide as that space. By the law of total variance, samples have the spread that
-`predict` gives at every point, however many points are drawn; more of them make what is between
-them truer.
+First, values at a subset of points are drawn autoregressively: each becomes an observation for
+those after it (Bruinsma et al., 2023). They carry all structure wider than their spacing. A sample
+is then the predicted mean given these points, plus the predicted standard deviation times a smooth
+random function with the length-scale of their spacing. By the law of total variance, samples have
+the standard deviation of `predict` at every point for any size of the subset; a larger one makes
+the structure between its points more accurate.
 
-Approximations: points of one small group are drawn as if independent, and so are several variables
-at one point; the fine part, noise of instruments included, has one length everywhere; tasks at
-different times are drawn apart.
+Approximations: points of one small group are drawn independently, and so are several variables at
+one point; the fine part, measurement noise included, has one length-scale everywhere; tasks at
+different times are sampled independently.
 """
 
 from __future__ import annotations
@@ -34,21 +33,29 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
 from gridtnp.inference.conditioning import Conditioner, Conditioning, Static
-from gridtnp.inference.prediction import Advance, attributes, bar, chosen_times, stamped
+from gridtnp.inference.prediction import (
+    Advance,
+    attributes,
+    progress_bar,
+    requested_times,
+    with_times,
+)
 from gridtnp.inference.queries import Answer, Places, Query
-from gridtnp.inference.writers import growing
+from gridtnp.inference.writers import open_stream
 from gridtnp.network.model import PIECE
 from gridtnp.task import PointSet
 from gridtnp.tasks.observations import TaskTime
 from gridtnp.tasks.specification import TaskSpec
 
 SUBSET = 128
-"""Points that are drawn one after the other."""
-GROWTH = 8
-"""A group may have this part of the points drawn before it."""
-TOGETHER = 2**20
-"""Context points of samples that are drawn side by side."""
+"""Points drawn autoregressively."""
+GROUP_FRACTION = 8
+"""A group has at most 1/8 of the points drawn before it."""
+BATCH_POINTS = 2**20
+"""Context points, over all samples, of one batch of samples."""
+BATCH_SAMPLES = 32
 WAVES = 256
+"""Random Fourier features of the smooth random function."""
 
 
 def sample(
@@ -66,52 +73,58 @@ def sample(
     progress: bool = True,
 ) -> Answer | Path:
     """See `GriddedTNP.sample`."""
-    for number, what in ((n, "sample"), (subset, "point of the subset")):
+    for name, number in (("n", n), ("subset", subset)):
         if number < 1:
-            raise ValueError(f"There must be at least one {what}, got {number}.")
+            raise ValueError(f"{name}={number}: must be at least 1.")
     spec = model.spec
     conditioner = Conditioner.of(model, context, static)
-    _require_a_way_back(spec)
-    query, when = Query.of(at), chosen_times(times)
+    _require_feedback(spec)
+    query, when = Query.of(at), requested_times(times)
     if when is not None:
         query = query.at_times(when)
     values = np.full((n, len(query.lat), len(spec.target)), np.nan)
     known, task_time = conditioner.known(query), None
-    with model.inference(), bar(n * len(query.lat), "sampling", progress) as advance:
+    with model.inference(), progress_bar(n * len(query.lat), "sampling", progress) as advance:
         for number, (task_time, rows) in enumerate(conditioner.groups(query)):
-            luck = _Luck(seed, number)
-            draw = _Draw.of(conditioner, query, known, task_time, rows, subset, luck)
-            for samples in _batches(n, draw.size):
-                for some, made in draw.fields(samples, advance):
-                    values[samples.start : samples.stop, some] = made
+            random = _RandomState(seed, number)
+            task = _TaskSampler.of(conditioner, query, known, task_time, rows, subset, random)
+            for samples in _batches(n, task.size):
+                for some, drawn in task.fields(samples, advance):
+                    values[samples.start : samples.stop, some] = drawn
     conditioner.warn()
     values = model.normaliser.restore(spec.target, values.reshape(-1, values.shape[-1]))
     answer = _answer(conditioner, query, values.reshape(n, len(query.lat), -1), task_time)
     if to is None:
         return answer
-    with growing(to, None, overwrite=overwrite) as file:
-        file.add(answer)
-    return file.path
+    with open_stream(to, None, overwrite=overwrite) as writer:
+        writer.add(answer)
+    return writer.path
 
 
 @dataclass(frozen=True)
-class _Luck:
-    """Random numbers of one task; those of a sample do not depend on how many there are."""
+class _RandomState:
+    """Random numbers of one task; those of a sample do not depend on the number of samples."""
 
     seed: int
     task: int
 
     def shared(self) -> np.random.Generator:
+        """For what all samples have in common."""
         return np.random.default_rng([self.seed, self.task])
 
-    def normal(self, samples: range, what: int, shape: tuple[int, ...]) -> np.ndarray:
-        draws = [np.random.default_rng([self.seed, self.task, what, i]) for i in samples]
-        return np.stack([rng.standard_normal(shape) for rng in draws])
+    def normal(self, samples: range, stream: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Standard normal numbers for each sample; streams are independent."""
+        each = [np.random.default_rng([self.seed, self.task, stream, i]) for i in samples]
+        return np.stack([rng.standard_normal(shape) for rng in each])
 
 
 @dataclass(frozen=True, eq=False)
-class _Draw:
-    """All it takes to draw fields of one task."""
+class _TaskSampler:
+    """Draws fields of one task.
+
+    `subset` are the points drawn autoregressively, `space` the coordinates of all rows of the
+    query, and `waves` the frequencies of the smooth random function.
+    """
 
     conditioner: Conditioner
     query: Query
@@ -119,10 +132,10 @@ class _Draw:
     task_time: TaskTime
     rows: np.ndarray
     conditioning: Conditioning
-    chosen: PointSet
+    subset: PointSet
     space: Float[np.ndarray, "n dx"]
     waves: Float[np.ndarray, "dx k"]
-    luck: _Luck
+    random: _RandomState
 
     @classmethod
     def of(
@@ -133,95 +146,89 @@ class _Draw:
         task_time: TaskTime,
         rows: np.ndarray,
         subset: int,
-        luck: _Luck,
-    ) -> _Draw:
-        rng, space = luck.shared(), _space(query, rows)
+        random: _RandomState,
+    ) -> _TaskSampler:
+        rng, space = random.shared(), _space(query, rows)
         pool = rng.permutation(len(rows))[: 16 * subset]
         points = conditioner.targets(query, known, rows[pool], task_time, count=False)
         if points.mask is not None:
             usable = points.mask[0].cpu().numpy()
             pool, points = pool[usable], points.select(torch.from_numpy(usable))
             points = PointSet(points.x, None, None, points.features)
-        order, width = spread(space[pool], subset)
-        waves = rng.standard_normal((space.shape[1], WAVES)) / max(width / 2, 1e-9)
-        conditioning, chosen = conditioner.at(task_time), points.select(torch.from_numpy(order))
+        order, spacing = farthest_points(space[pool], subset)
+        waves = rng.standard_normal((space.shape[1], WAVES)) / max(spacing / 2, 1e-9)
+        conditioning, drawn = conditioner.at(task_time), points.select(torch.from_numpy(order))
         return cls(
-            conditioner, query, known, task_time, rows, conditioning, chosen, space, waves, luck
+            conditioner, query, known, task_time, rows, conditioning, drawn, space, waves, random
         )
 
     @property
     def size(self) -> int:
-        return self.chosen.n + sum(points.n for points in self.conditioning.context.values())
+        """Context points of one sample in the end."""
+        return self.subset.n + sum(points.n for points in self.conditioning.context.values())
 
     def fields(self, samples: range, advance: Advance) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Points of the query, some at a time, and their values in every sample."""
-        network, number, outputs = (
-            self.conditioner.model.network,
-            len(samples),
-            len(self.conditioner.spec.target),
-        )
-        drawn = self._drawn(samples)
-        encoding = network.encode(self._context(drawn))
-        weights = self.luck.normal(samples, 1, (2 * WAVES, outputs))
+        """Rows of the query, chunk by chunk, and their values in every sample."""
+        network, spec = self.conditioner.model.network, self.conditioner.spec
+        number, outputs = len(samples), len(spec.target)
+        encoding = network.encode(self._context(self._draw_subset(samples)))
+        weights = self.random.normal(samples, 1, (2 * WAVES, outputs))
         step = max(8 // number, 1) * PIECE
         for start in range(0, len(self.rows), step):
             some = self.rows[start : start + step]
             target = self.conditioner.targets(
                 self.query, self.known, some, self.task_time, count=samples.start == 0
             )
-            made = network.decode(encoding, repeated(target, number))
+            predicted = network.decode(encoding, repeat(target, number))
             phase = self.space[start : start + step] @ self.waves
-            ripples = np.concatenate([np.cos(phase), np.sin(phase)], 1) @ weights / WAVES**0.5
-            values = _numbers(made.mean) + _numbers(made.stddev) * ripples
+            smooth = np.concatenate([np.cos(phase), np.sin(phase)], 1) @ weights / WAVES**0.5
+            values = _to_numpy(predicted.mean) + _to_numpy(predicted.stddev) * smooth
             if target.mask is not None:
                 values[:, ~target.mask[0].cpu().numpy()] = np.nan
             yield some, values
             advance(number * len(some))
 
-    def _drawn(self, samples: range) -> Float[Tensor, "batch m dy"]:
-        """Values at the chosen points, group after group, each given all before it."""
+    def _draw_subset(self, samples: range) -> Float[Tensor, "batch m dy"]:
+        """Values at the subset, group by group, each group given all groups before it."""
         network, outputs = self.conditioner.model.network, len(self.conditioner.spec.target)
-        luck = torch.from_numpy(self.luck.normal(samples, 0, (self.chosen.n, outputs)))
-        drawn = self.chosen.x.new_zeros((len(samples), 0, outputs))
-        while drawn.shape[1] < self.chosen.n:
+        normal = torch.from_numpy(self.random.normal(samples, 0, (self.subset.n, outputs)))
+        drawn = self.subset.x.new_zeros((len(samples), 0, outputs))
+        while drawn.shape[1] < self.subset.n:
             first = drawn.shape[1]
-            last = min(first + max(1, first // GROWTH), self.chosen.n)
-            target = repeated(self.chosen.select(slice(first, last)), len(samples))
-            made = network.decode(network.encode(self._context(drawn)), target)
-            more = made.mean + made.stddev * luck[:, first:last].to(made.mean)
-            drawn = torch.cat([drawn, more.to(drawn)], 1)
+            last = min(first + max(1, first // GROUP_FRACTION), self.subset.n)
+            target = repeat(self.subset.select(slice(first, last)), len(samples))
+            predicted = network.decode(network.encode(self._context(drawn)), target)
+            values = predicted.mean + predicted.stddev * normal[:, first:last].to(predicted.mean)
+            drawn = torch.cat([drawn, values.to(drawn)], 1)
         return drawn
 
     def _context(self, drawn: Float[Tensor, "batch m dy"]) -> dict[str, PointSet]:
-        """What was observed and, beside it, what was drawn."""
+        """The observations, and the values drawn so far as further observations."""
         spec, number = self.conditioner.spec, drawn.shape[0]
-        told = self.chosen.select(slice(0, drawn.shape[1]))
-        context = {k: repeated(points, number) for k, points in self.conditioning.context.items()}
-        for name, variables in returning(spec).items():
+        points = repeat(self.subset.select(slice(0, drawn.shape[1])), number)
+        context = {k: repeat(p, number) for k, p in self.conditioning.context.items()}
+        for name, variables in feedback_sets(spec).items():
             columns = [spec.target_names.index(v) for v in variables]
-            own = repeated(told, number)
-            own = PointSet(own.x, drawn[..., columns], None, own.features)
-            context[name] = joined(context[name], own) if name in context else own
+            more = PointSet(points.x, drawn[..., columns], None, points.features)
+            context[name] = concatenate(context[name], more) if name in context else more
         complete = Conditioning(context, self.conditioning.places)
-        return self.conditioner.complete(complete, repeated(self.chosen, number))
+        return self.conditioner.complete(complete, repeat(self.subset, number))
 
 
-def spread(places: Float[np.ndarray, "n dx"], number: int) -> tuple[np.ndarray, float]:
-    """Some places in an order in which each is as far as can be from those before it, and how far
-    the last one is.
-    """
+def farthest_points(places: Float[np.ndarray, "n dx"], number: int) -> tuple[np.ndarray, float]:
+    """Farthest-point sampling: indices in order, and the distance of the last from those before."""
     order: list[int] = []
-    apart, width = np.full(len(places), np.inf), 0.0
+    distance, spacing = np.full(len(places), np.inf), 0.0
     while len(order) < min(number, len(places)):
-        order.append(int(apart.argmax()))
-        width = float(apart[order[-1]])
-        apart = np.minimum(apart, np.linalg.norm(places - places[order[-1]], axis=1))
-        apart[order] = -1.0  # never twice, also where places are the same
-    return np.array(order, int), width if np.isfinite(width) else 1.0
+        order.append(int(distance.argmax()))
+        spacing = float(distance[order[-1]])
+        distance = np.minimum(distance, np.linalg.norm(places - places[order[-1]], axis=1))
+        distance[order] = -1.0  # never again, even among identical places
+    return np.array(order, int), spacing if np.isfinite(spacing) else 1.0
 
 
-def returning(spec: TaskSpec) -> dict[str, tuple[str, ...]]:
-    """The context sets that drawn values can go into, and the variables of each."""
+def feedback_sets(spec: TaskSpec) -> dict[str, tuple[str, ...]]:
+    """The context sets that drawn values can be added to, and the variables of each."""
     return {
         name: held.variables
         for name, held in spec.contexts.items()
@@ -229,15 +236,15 @@ def returning(spec: TaskSpec) -> dict[str, tuple[str, ...]]:
     }
 
 
-def repeated(points: PointSet, number: int) -> PointSet:
-    """One set as a batch of equal ones."""
+def repeat(points: PointSet, number: int) -> PointSet:
+    """A batch of `number` times the same set."""
     values = (points.x, points.y, points.mask, points.features)
-    pick = [None if v is None else v.expand(number, *v.shape[1:]) for v in values]
-    return PointSet(*pick)  # pyright: ignore[reportArgumentType]
+    repeated = [None if v is None else v.expand(number, *v.shape[1:]) for v in values]
+    return PointSet(*repeated)  # pyright: ignore[reportArgumentType]
 
 
-def joined(a: PointSet, b: PointSet) -> PointSet:
-    """The points of both; neither has a mask."""
+def concatenate(a: PointSet, b: PointSet) -> PointSet:
+    """The points of two sets without masks."""
     assert a.y is not None
     assert b.y is not None
     features = None
@@ -246,31 +253,31 @@ def joined(a: PointSet, b: PointSet) -> PointSet:
     return PointSet(torch.cat([a.x, b.x], 1), torch.cat([a.y, b.y], 1), None, features)
 
 
-def _require_a_way_back(spec: TaskSpec) -> None:
-    """Raise where drawn values cannot become observations for those that follow."""
+def _require_feedback(spec: TaskSpec) -> None:
+    """Raise if drawn values cannot become observations."""
     if duration(spec.lead):
         raise ValueError(
-            "Joint samples need a model whose targets are of the time of its context, but this "
-            f"one predicts {spec.lead} ahead; use predict."
+            f"Joint samples need a model without lead time, but this one predicts {spec.lead} "
+            "ahead; use predict."
         )
-    covered = {name for variables in returning(spec).values() for name in variables}
+    covered = {name for variables in feedback_sets(spec).values() for name in variables}
     lacking = sorted(set(spec.target_names) - covered)
     if lacking:
         raise ValueError(
-            f"Joint samples need context sets of the target's variables alone, but {lacking} of "
-            f"source {spec.target_source!r} share theirs with others; train with all of them as "
+            f"Joint samples need context sets of target variables only, but {lacking} of source "
+            f"{spec.target_source!r} share theirs with other variables; train with all of them as "
             "targets, or leave the others out of the source."
         )
 
 
 def _batches(n: int, size: int) -> Iterator[range]:
-    """Samples that are drawn side by side."""
-    step = min(max(TOGETHER // max(size, 1), 1), 32)
+    """Samples to draw in one batch each."""
+    step = min(max(BATCH_POINTS // max(size, 1), 1), BATCH_SAMPLES)
     return (range(start, min(start + step, n)) for start in range(0, n, step))
 
 
 def _space(query: Query, rows: np.ndarray) -> Float[np.ndarray, "n dx"]:
-    """Where points are, to tell near from far; all times together are as wide as the area."""
+    """Coordinates to measure distances in; the range of times is scaled to that of the places."""
     places = unit_vectors(query.lat[rows], query.lon[rows])
     if query.time is None or len(rows) < 2:
         return places
@@ -281,7 +288,7 @@ def _space(query: Query, rows: np.ndarray) -> Float[np.ndarray, "n dx"]:
     return np.concatenate([places, ((time - time.min()) / np.ptp(time) * extent)[:, None]], 1)
 
 
-def _numbers(values: Tensor) -> np.ndarray:
+def _to_numpy(values: Tensor) -> np.ndarray:
     return values.double().cpu().numpy()
 
 
@@ -291,21 +298,24 @@ def _answer(
     values: Float[np.ndarray, "batch n dy"],
     task_time: TaskTime,
 ) -> Answer:
-    """A dimension `sample` for grids and arrays, a column per sample for tables."""
+    """Samples in the form of the query.
+
+    Grids and arrays get a dimension `sample`, tables a column per sample.
+    """
     names, number = conditioner.spec.target_names, len(values)
     flat = {
         f"{name}_sample{i}": values[i, :, j] for j, name in enumerate(names) for i in range(number)
     }
     about = {name: attributes(conditioner, name, "sample") for name in names}
     if isinstance(query.form, tuple):
-        given = query.answer(flat)
-        assert isinstance(given, dict)
-        return {k: np.stack([given[f"{k}_sample{i}"] for i in range(number)]) for k in names}
+        arrays = query.answer(flat)
+        assert isinstance(arrays, dict)
+        return {k: np.stack([arrays[f"{k}_sample{i}"] for i in range(number)]) for k in names}
     answer = query.answer({})
     if isinstance(query.form, pd.DataFrame):
         return query.answer(flat, {key: about[key.rpartition("_")[0]] for key in flat})
     assert isinstance(answer, xr.Dataset)
     shape, dims = (number, *query.dims.values()), ("sample", *query.dims)
-    made = {k: (dims, values[..., j].reshape(shape), about[k]) for j, k in enumerate(names)}
-    answer = answer.assign(made).assign_coords(sample=np.arange(number))
-    return stamped(answer, conditioner.spec, query, task_time)
+    fields = {k: (dims, values[..., j].reshape(shape), about[k]) for j, k in enumerate(names)}
+    answer = answer.assign(fields).assign_coords(sample=np.arange(number))
+    return with_times(answer, conditioner.spec, query, task_time)

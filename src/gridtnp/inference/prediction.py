@@ -26,7 +26,7 @@ from gridtnp.data.sources import Variable
 from gridtnp.data.times import duration, to_times
 from gridtnp.inference.conditioning import Conditioner, Static
 from gridtnp.inference.queries import Answer, Places, Query, attributes_of, column
-from gridtnp.inference.writers import growing
+from gridtnp.inference.writers import open_stream
 from gridtnp.network.model import PIECE
 from gridtnp.tasks.specification import TaskSpec
 
@@ -51,25 +51,24 @@ def predict(
     """See `GriddedTNP.predict`."""
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
-    whats = ["mean", "std", *quantiles]
     for name in model.spec.target_names:
-        _ = [column(name, what) for what in whats]  # raises for impossible quantiles
+        _ = [column(name, quantile) for quantile in quantiles]  # raises for impossible ones
     conditioner = Conditioner.of(model, context, static)
-    query, when = Query.of(at), chosen_times(times)
+    query, when = Query.of(at), requested_times(times)
     total = len(query.lat) * (1 if when is None else len(when))
-    step = -(-chunk // PIECE) * PIECE  # whole pieces: the same numbers whatever the chunk
-    with model.inference(), bar(total, "predicting", progress) as advance:
+    step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
+    with model.inference(), progress_bar(total, "predicting", progress) as advance:
         if to is None:
-            whole = query if when is None else query.at_times(when)
-            answer = _answer(conditioner, whole, quantiles, step, advance)
+            query = query if when is None else query.at_times(when)
+            answer = _answer(conditioner, query, quantiles, step, advance)
         else:
             pieces = query.by_time() if when is None else (query.at_times(t[None]) for t in when)
             dim = "time" if when is not None else query.time_dim
-            with growing(to, dim, overwrite=overwrite) as file:
+            with open_stream(to, dim, overwrite=overwrite) as writer:
                 for piece in pieces:
-                    file.add(_answer(conditioner, piece, quantiles, step, advance))
+                    writer.add(_answer(conditioner, piece, quantiles, step, advance))
                 conditioner.warn()
-            return file.path
+            return writer.path
     conditioner.warn()
     return answer
 
@@ -77,14 +76,14 @@ def predict(
 def _answer(
     conditioner: Conditioner, query: Query, quantiles: Sequence[float], step: int, advance: Advance
 ) -> Answer:
-    """One query in memory: encoded time by time, decoded chunk by chunk."""
+    """Answer a query in memory: encode time by time, decode chunk by chunk."""
     model = conditioner.model
     spec, normaliser, network = model.spec, model.normaliser, model.network
-    whats = ["mean", "std", *quantiles, "support"]
+    statistics = ["mean", "std", *quantiles, "support"]
     columns = {
-        column(name, what): np.full(len(query.lat), np.nan)
+        column(name, statistic): np.full(len(query.lat), np.nan)
         for name in spec.target_names
-        for what in whats
+        for statistic in statistics
     }
     known, task_time = conditioner.known(query), None
     for task_time, rows in conditioner.groups(query):
@@ -94,35 +93,35 @@ def _answer(
             target = conditioner.targets(query, known, some, task_time)
             if encoding is None:
                 encoding = network.encode(conditioner.complete(conditioning, target))
-            made = network.decode(encoding, target)
-            there = slice(None) if target.mask is None else target.mask[0].cpu().numpy()
+            predicted = network.decode(encoding, target)
+            usable = slice(None) if target.mask is None else target.mask[0].cpu().numpy()
             results: dict[str | float, np.ndarray] = {
-                "mean": normaliser.restore(spec.target, _numbers(made.mean)),
-                "std": _numbers(made.stddev) * normaliser.scale(spec.target),
+                "mean": normaliser.restore(spec.target, _to_numpy(predicted.mean)),
+                "std": _to_numpy(predicted.stddev) * normaliser.scale(spec.target),
             }
             for q in quantiles:
-                level = made.icdf(made.mean.new_full((), q))
-                results[q] = normaliser.restore(spec.target, _numbers(level))
-            places = unit_vectors(query.lat[some], query.lon[some])[there]
+                level = predicted.icdf(predicted.mean.new_full((), q))
+                results[q] = normaliser.restore(spec.target, _to_numpy(level))
+            places = unit_vectors(query.lat[some], query.lon[some])[usable]
             for i, name in enumerate(spec.target_names):
-                for what, values in results.items():
-                    columns[column(name, what)][some[there]] = values[there, i]
-                near = conditioning.distance(conditioner.sets_of(name), places)
-                columns[column(name, "support")][some[there]] = near
+                for statistic, values in results.items():
+                    columns[column(name, statistic)][some[usable]] = values[usable, i]
+                distance = conditioning.distance(conditioner.sets_of(name), places)
+                columns[column(name, "support")][some[usable]] = distance
             advance(len(some))
     about = {
-        column(name, what): attributes(conditioner, name, what)
+        column(name, statistic): attributes(conditioner, name, statistic)
         for name in spec.target_names
-        for what in whats
+        for statistic in statistics
     }
     answer = query.answer(columns, about)
     if isinstance(answer, xr.Dataset):
-        answer = stamped(answer, spec, query, task_time)
+        answer = with_times(answer, spec, query, task_time)
     return answer
 
 
-def chosen_times(times: Iterable[Any] | None) -> np.ndarray | None:
-    """Times given beside the places."""
+def requested_times(times: Iterable[Any] | None) -> np.ndarray | None:
+    """The `times=` of a query."""
     if times is None:
         return None
     wanted = list(times)
@@ -131,47 +130,47 @@ def chosen_times(times: Iterable[Any] | None) -> np.ndarray | None:
     return to_times(wanted, "times")
 
 
-def stamped(
+def with_times(
     answer: xr.Dataset, spec: TaskSpec, query: Query, task_time: np.datetime64 | None
 ) -> xr.Dataset:
-    """With its valid time and, for a forecast, its reference time."""
+    """Add the valid time and, for a forecast, the reference time."""
     lead = duration(spec.lead)
     if query.time is None and task_time is not None and "time" not in answer.variables:
         answer = answer.assign_coords(time=((), task_time + lead, {"standard_name": "time"}))
     if lead and "time" in answer.coords:
-        made = {"standard_name": "forecast_reference_time"}
-        init = (answer["time"].dims, answer["time"].values - lead, made)
+        about = {"standard_name": "forecast_reference_time"}
+        init = (answer["time"].dims, answer["time"].values - lead, about)
         answer = answer.assign_coords(init_time=init)
         answer.attrs["lead_time"] = spec.lead
     return answer
 
 
-def attributes(conditioner: Conditioner, name: str, what: str | float) -> dict[str, Any]:
-    """CF attributes of a predicted variable."""
-    if what == "support":
+def attributes(conditioner: Conditioner, name: str, statistic: str | float) -> dict[str, Any]:
+    """CF attributes of a statistic of a predicted variable."""
+    if statistic == "support":
         return {"long_name": f"{name}: distance to the nearest observation", "units": "km"}
     source = conditioner.data.sources.get(conditioner.spec.target_source)
     units = conditioner.spec.units.get(f"{conditioner.spec.target_source}.{name}")
     variable = Variable(name, units)
     if source is not None and name in source.names:
-        told = source.variable(name)
-        variable = Variable(name, units or told.units, told.attributes)
-    return attributes_of(variable, what)
+        observed = source.variable(name)
+        variable = Variable(name, units or observed.units, observed.attributes)
+    return attributes_of(variable, statistic)
 
 
-def _numbers(values: torch.Tensor) -> np.ndarray:
-    """The one task of a batch, in double precision."""
+def _to_numpy(values: torch.Tensor) -> np.ndarray:
+    """The only task of a batch, in double precision."""
     return values[0].double().cpu().numpy()
 
 
 @contextmanager
-def bar(total: int, what: str, wanted: bool) -> Iterator[Advance]:
-    """A progress bar on a terminal."""
+def progress_bar(total: int, what: str, wanted: bool) -> Iterator[Advance]:
+    """A progress bar, if stderr is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    shown = wanted and console.is_terminal
+    disable = not (wanted and console.is_terminal)
     with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not shown
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=disable
     ) as progress:
         task = progress.add_task(what, total=total)
         yield lambda number: progress.advance(task, number)

@@ -1,17 +1,14 @@
-"""Answers in the form of the question: xarray for xarray, a table for a table, arrays for arrays.
+"""Queries: places to predict at as xarray, pandas or arrays, and answers in the same form.
 
-Coordinates and indices are the query's own, bit for bit. Results are columns `<variable>_mean`,
-`<variable>_std`, `<variable>_q05`, … with CF attributes, and can be written to netCDF, Zarr,
-Parquet or CSV.
+An answer keeps the query's coordinates and index bit for bit. Its columns are `<variable>_mean`,
+`<variable>_std`, `<variable>_q05`, … with CF attributes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,6 @@ from jaxtyping import Float, Shaped
 
 from gridtnp import __version__
 from gridtnp.data.coordinates import NAMES, possible, recognise, require_places
-from gridtnp.data.reading import NEEDS, kind_of, require_installed
 from gridtnp.data.sources import Variable
 from gridtnp.data.times import to_times
 
@@ -31,9 +27,9 @@ Answer = pd.DataFrame | xr.Dataset | dict[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """The points that something asks for, one after the other, and how to give them back.
+    """The points to predict at as flat arrays, and the form that the answer takes.
 
-    `time` is None where the question has none.
+    `time` is None if the query has no times. `dims` are the dimensions of an xarray answer.
     """
 
     lat: Float[np.ndarray, " n"]
@@ -49,16 +45,16 @@ class Query:
             lat, lon = (np.atleast_1d(np.asarray(a, np.float64)).ravel() for a in places)
             if len(lat) != len(lon):
                 raise ValueError(
-                    f"Latitudes and longitudes must be pairs, got {len(lat)} and {len(lon)}; for a "
-                    "grid use gt.latlon_grid."
+                    f"{len(lat)} latitudes and {len(lon)} longitudes do not make pairs; for a grid "
+                    "use gt.latlon_grid."
                 )
             return cls._checked(lat, lon, None, places, {})
         if isinstance(places, pd.DataFrame):
             return cls._of_table(places)
         if not isinstance(places, xr.Dataset | xr.DataArray):
             raise ValueError(
-                "Places to predict at must be an xarray grid, a pandas table or a tuple of "
-                f"latitudes and longitudes, got {type(places).__name__}."
+                f"Cannot predict at a {type(places).__name__}; give an xarray grid, a pandas table "
+                "or a tuple of latitudes and longitudes."
             )
         return cls._of_xarray(places)
 
@@ -78,7 +74,7 @@ class Query:
         lat, lon = data[found["lat"]], data[found["lon"]]
         axes = [lat, lon] + ([data[found["time"]]] if "time" in found else [])
         needed = {dim for axis in axes for dim in axis.dims}
-        # the order of the query's own values where it has some, time first where it has none
+        # dimensions in the order of the query's own variables; without any, time first
         example = (
             data
             if isinstance(data, xr.DataArray)
@@ -114,13 +110,13 @@ class Query:
         bad = np.flatnonzero(~possible(lat, lon))
         if len(bad):
             raise ValueError(
-                "Places to predict at must have latitudes up to ±90 and longitudes up to ±360, but "
-                f"point {bad[0]} is at {lat[bad[0]]:g}, {lon[bad[0]]:g}."
+                f"Point {bad[0]} of the query at {lat[bad[0]]:g}, {lon[bad[0]]:g} is outside "
+                "latitudes -90 to 90 or longitudes -360 to 360."
             )
         return cls(lat, lon, time, form, dims)
 
     def known(self, name: str) -> Float[np.ndarray, " n"] | None:
-        """What the question itself tells about its points under a name; heights have several."""
+        """A column of the query by its name; elevation goes by several names."""
         if isinstance(self.form, tuple):
             return None
         names = (name, *(NAMES["elevation"] if name.lower() in NAMES["elevation"] else ()))
@@ -137,12 +133,9 @@ class Query:
         return np.atleast_1d(np.asarray(values.values, np.float64)).ravel()
 
     def at_times(self, times: Shaped[np.ndarray, " t"]) -> Query:
-        """The same places at each of some times, time by time."""
+        """The same places at each of the times, in order of time."""
         if self.time is not None:
-            raise ValueError(
-                "Places with times of their own must not be asked for at others; drop their times "
-                "or leave out times=."
-            )
+            raise ValueError("times= is given, but the query has times already; drop one of them.")
         number, points = len(times), len(self.lat)
         lat, lon = np.tile(self.lat, number), np.tile(self.lon, number)
         when = np.repeat(times, points)
@@ -157,7 +150,7 @@ class Query:
 
     @property
     def time_dim(self) -> str | None:
-        """The dimension of a grid along which there is nothing but time."""
+        """The dimension of a grid along which only time varies, if there is one."""
         if isinstance(self.form, tuple | pd.DataFrame) or self.time is None:
             return None
         found = recognise({str(key): dict(self.form[key].attrs) for key in self.form.coords})
@@ -166,7 +159,7 @@ class Query:
         return next(iter(dims)) if len(dims) == 1 else None
 
     def by_time(self) -> Iterator[Query]:
-        """Time by time where time is a dimension of its own, else all at once."""
+        """The query in pieces of one time each, or whole if time is not a separate dimension."""
         dim = self.time_dim
         if dim is None or isinstance(self.form, tuple | pd.DataFrame):
             yield self
@@ -179,12 +172,15 @@ class Query:
         columns: Mapping[str, np.ndarray],
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Answer:
-        """Results by column, one value per point, in the form of the question."""
+        """Columns with one value per point in the form of the query.
+
+        `attributes` are CF attributes by column.
+        """
         for name, values in columns.items():
             if values.shape != self.lat.shape:
                 raise ValueError(
-                    f"Column {name!r} must have one value per point, ({len(self.lat)},), got "
-                    f"{values.shape}."
+                    f"Column {name!r} has shape {values.shape}, but the query {self.lat.shape}; "
+                    "give one value per point."
                 )
         attributes = attributes or {}
         if isinstance(self.form, tuple):
@@ -209,12 +205,12 @@ class Query:
             for name, values in columns.items()
         }
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        about = {
+        provenance = {
             "Conventions": "CF-1.11",
             "source": f"gridtnp {__version__}",
             "history": f"{now}: predicted by gridtnp {__version__}",
         }
-        return xr.Dataset(data, keep, about).drop_encoding()
+        return xr.Dataset(data, keep, provenance).drop_encoding()
 
 
 def _as_dataset(form: xr.Dataset | xr.DataArray) -> xr.Dataset:
@@ -228,83 +224,18 @@ def column(variable: str, what: str | float) -> str:
     if isinstance(what, str):
         return f"{variable}_{what}"
     if not 0 < what < 1:
-        raise ValueError(f"A quantile must be between 0 and 1, got {what}.")
+        raise ValueError(f"Quantile {what} is not between 0 and 1.")
     return f"{variable}_q{f'{what:.6f}'.split('.')[1].rstrip('0').ljust(2, '0')}"
 
 
 def attributes_of(variable: Variable, what: str | float) -> dict[str, Any]:
-    """CF attributes of a result; a spread does not keep the variable's standard name."""
-    called = str(variable.attributes.get("long_name", variable.name))
+    """CF attributes of a result; a standard deviation does not keep the `standard_name`."""
+    name = str(variable.attributes.get("long_name", variable.name))
     kind = what if isinstance(what, str) else f"{100 * what:g} % quantile"
-    words = {"mean": "mean", "std": "standard deviation"}.get(kind, kind)
-    made: dict[str, Any] = {"long_name": f"{called}: predicted {words}"}
+    statistic = {"mean": "mean", "std": "standard deviation"}.get(kind, kind)
+    found: dict[str, Any] = {"long_name": f"{name}: predicted {statistic}"}
     if what != "std" and "standard_name" in variable.attributes:
-        made["standard_name"] = variable.attributes["standard_name"]
+        found["standard_name"] = variable.attributes["standard_name"]
     if variable.units is not None:
-        made["units"] = variable.units
-    return made
-
-
-def write(
-    answer: pd.DataFrame | xr.Dataset,
-    path: str | os.PathLike[str],
-    *,
-    append: str | None = None,
-    region: bool = False,
-    overwrite: bool = False,
-) -> Path:
-    """Into `.nc`, `.zarr`, `.parquet` or `.csv`, whole or not at all.
-
-    `append` names the dimension along which a Zarr store grows; the first piece makes the store.
-    With `region`, the answer replaces a part of a store that is there, found by its coordinates.
-    """
-    place, kind = Path(path), kind_of(os.fspath(path))
-    if not place.parent.is_dir():
-        raise FileNotFoundError(
-            f"The folder to write to must exist, but {str(place.parent)!r} does not."
-        )
-    if (append is not None or region) and kind != "zarr":
-        raise ValueError(f"Only a Zarr store can be appended to, got {str(place)!r}.")
-    if region and (append is not None or not place.exists()):
-        raise ValueError(
-            f"A region is a part of a store that is there, but {str(place)!r} "
-            + ("is to be appended to." if append is not None else "does not exist; write it first.")
-        )
-    if kind == "grib":
-        raise ValueError(f"GRIB cannot be written, got {str(place)!r}; use .nc or .zarr.")
-    if place.exists() and not overwrite and append is None and not region:
-        raise FileExistsError(f"{str(place)!r} must not be there yet; overwrite=True replaces it.")
-    if kind in NEEDS:
-        require_installed(*NEEDS[kind], f"Writing {str(place)!r}")
-    if kind in ("csv", "parquet"):
-        table = answer.to_dataframe().reset_index() if isinstance(answer, xr.Dataset) else answer
-        part = place.with_name(f".{place.name}.part")
-        if kind == "csv":
-            table.to_csv(part, index=isinstance(answer, pd.DataFrame), compression="infer")
-        else:
-            table.to_parquet(part)
-        os.replace(part, place)
-        return place
-    if isinstance(answer, pd.DataFrame):
-        raise ValueError(f"A table is written to .parquet or .csv, got {str(place)!r}.")
-    if kind == "zarr" and region:
-        try:
-            answer.to_zarr(place, region="auto", consolidated=True)
-        except (KeyError, ValueError) as error:
-            raise ValueError(
-                f"A region must have consecutive coordinates of the store {str(place)!r}, but this "
-                f"one does not fit: {error}"
-            ) from error
-        return place
-    if kind == "zarr":
-        if append is not None and place.exists():
-            answer.to_zarr(place, append_dim=append, consolidated=True)
-        else:
-            # the second format is the one that everything reads
-            mode = "w" if overwrite else "w-"
-            answer.to_zarr(place, mode=mode, zarr_format=2, consolidated=True)
-        return place
-    part = place.with_name(f".{place.name}.part")
-    answer.to_netcdf(part, engine="netcdf4")
-    os.replace(part, place)
-    return place
+        found["units"] = variable.units
+    return found

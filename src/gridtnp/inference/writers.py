@@ -1,6 +1,8 @@
-"""Answers that grow on disk piece by piece: Zarr and netCDF along time, Parquet and CSV by rows.
+"""Writing predictions to netCDF, Zarr, Parquet or CSV, whole or as a stream of pieces.
 
-A file appears under its name when it is complete; until then it is a hidden one beside it.
+`write` takes a whole answer. `open_stream` gives a `StreamWriter` for pieces: netCDF and Zarr grow
+along time, Parquet and CSV by rows. A file appears under its name once it is complete; until then
+it is a hidden file beside it.
 """
 
 from __future__ import annotations
@@ -20,26 +22,99 @@ import xarray as xr
 from gridtnp.data.reading import NEEDS, kind_of, require_installed
 from gridtnp.inference.queries import Answer
 
-CLOCK = {"units": "milliseconds since 1970-01-01", "calendar": "standard", "dtype": "int64"}
-"""How times are stored, whatever comes later."""
+TIME_ENCODING = {
+    "units": "milliseconds since 1970-01-01",
+    "calendar": "standard",
+    "dtype": "int64",
+}
+"""Fixed, so that later pieces fit."""
+ZARR_FORMAT = 2  # widely readable
 
 
-class Growing(ABC):
-    """A file that pieces are added to; `path` is where it will be."""
+def write(
+    answer: pd.DataFrame | xr.Dataset,
+    path: str | os.PathLike[str],
+    *,
+    append: str | None = None,
+    region: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write an answer to `.nc`, `.zarr`, `.parquet` or `.csv`, whole or not at all.
+
+    `append` is the dimension along which to extend a Zarr store, which the first call creates.
+    With `region`, the answer replaces the part of an existing Zarr store with its coordinates.
+    """
+    path, kind = Path(path), kind_of(os.fspath(path))
+    _require_folder(path)
+    if (append is not None or region) and kind != "zarr":
+        raise ValueError(f"{_q(path)} is no Zarr store; only those take append= and region=.")
+    if region and append is not None:
+        raise ValueError("append= and region= exclude each other; give one of them.")
+    if region and not path.exists():
+        raise ValueError(f"No such Zarr store: {_q(path)}; write it whole before its regions.")
+    if kind == "grib":
+        raise ValueError(f"GRIB cannot be written: {_q(path)}; use .nc or .zarr.")
+    if append is None and not region:
+        _require_new(path, overwrite)
+    if kind in NEEDS:
+        require_installed(*NEEDS[kind], f"Writing {_q(path)}")
+    if isinstance(answer, pd.DataFrame) and kind not in ("csv", "parquet"):
+        raise ValueError(_no_table(path))
+    if region:
+        _write_region(answer, path)
+    elif append is not None and path.exists():
+        answer.to_zarr(path, append_dim=append, consolidated=True)
+    else:
+        with _hidden(path) as part:
+            _write_whole(answer, part, kind)
+    return path
+
+
+def _write_whole(answer: Any, part: Path, kind: str) -> None:
+    if kind == "netcdf":
+        answer.to_netcdf(part, engine="netcdf4")
+    elif kind == "zarr":
+        answer.to_zarr(part, zarr_format=ZARR_FORMAT, consolidated=True)
+    else:
+        table = answer.to_dataframe().reset_index() if isinstance(answer, xr.Dataset) else answer
+        if kind == "csv":
+            table.to_csv(part, index=isinstance(answer, pd.DataFrame))
+        else:
+            table.to_parquet(part)
+
+
+def _write_region(answer: Any, path: Path) -> None:
+    try:
+        answer.to_zarr(path, region="auto", consolidated=True)
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"The region does not fit Zarr store {_q(path)}, of which it must have consecutive "
+            f"coordinates: {error}"
+        ) from error
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+
+class StreamWriter(ABC):
+    """Adds pieces of an answer to the hidden file `part`, which becomes `path` in the end.
+
+    Grids grow along `dim`.
+    """
 
     def __init__(self, path: Path, part: Path, dim: str | None) -> None:
         self.path, self.part, self.dim = path, part, dim
         self.started = False
 
     def add(self, answer: Answer) -> None:
-        self.write(self.checked(answer))
+        self.write(self.convert(answer))
         self.started = True
 
-    def checked(self, answer: Answer) -> Any:
-        """What this kind of file takes."""
+    def convert(self, answer: Answer) -> Any:
+        """The answer as this kind of file takes it."""
         if isinstance(answer, dict):
             raise ValueError(
-                f"Arrays cannot be written to {str(self.path)!r}; ask with a table or a grid."
+                f"Arrays cannot be written to {_q(self.path)}; ask for a table or a grid."
             )
         return answer
 
@@ -47,43 +122,47 @@ class Growing(ABC):
     def write(self, answer: Any) -> None: ...
 
     def close(self) -> None:  # noqa: B027
-        """Nothing more will come."""
+        """Called after the last piece."""
 
 
-class GrowingGrid(Growing):
-    """One that holds grids."""
+class GridWriter(StreamWriter):
+    """Writes xarray datasets."""
 
-    def checked(self, answer: Answer) -> xr.Dataset:
+    def convert(self, answer: Answer) -> xr.Dataset:
         if isinstance(answer, pd.DataFrame):
-            raise ValueError(
-                f"A table is written to .parquet or .csv, got {str(self.path)!r}; ask with a grid."
-            )
-        return super().checked(answer)
+            raise ValueError(_no_table(self.path))
+        return super().convert(answer)
 
-    def clocks(self, answer: xr.Dataset) -> dict[str, Any]:
-        return {str(k): dict(CLOCK) for k, v in answer.coords.items() if v.dtype.kind == "M"}
+    def encoding(self, answer: xr.Dataset) -> dict[str, Any]:
+        times = [str(name) for name, v in answer.coords.items() if v.dtype.kind == "M"]
+        return {name: dict(TIME_ENCODING) for name in times}
 
 
-class GrowingZarr(GrowingGrid):
+class ZarrWriter(GridWriter):
     def write(self, answer: xr.Dataset) -> None:
         if self.started:
             answer.to_zarr(self.part, append_dim=self.dim, consolidated=True)
         else:
-            # the second format is the one that everything reads
             answer.to_zarr(
-                self.part, zarr_format=2, consolidated=True, encoding=self.clocks(answer)
+                self.part,
+                zarr_format=ZARR_FORMAT,
+                consolidated=True,
+                encoding=self.encoding(answer),
             )
 
 
-class GrowingNetCDF(GrowingGrid):
+class NetCDFWriter(GridWriter):
     def write(self, answer: xr.Dataset) -> None:
         if not self.started:
-            grows = () if self.dim is None else (self.dim,)
+            unlimited = () if self.dim is None else (self.dim,)
             answer.to_netcdf(
-                self.part, engine="netcdf4", unlimited_dims=grows, encoding=self.clocks(answer)
+                self.part,
+                engine="netcdf4",
+                unlimited_dims=unlimited,
+                encoding=self.encoding(answer),
             )
             return
-        netcdf = require_installed("netCDF4", "io", f"Writing {str(self.path)!r}")
+        netcdf = require_installed("netCDF4", "io", f"Writing {_q(self.path)}")
         with netcdf.Dataset(self.part, "a") as file:
             first = len(file.dimensions[self.dim])
             for name, variable in answer.variables.items():
@@ -97,31 +176,31 @@ class GrowingNetCDF(GrowingGrid):
                 file.variables[str(name)][where] = values
 
 
-class GrowingTable(Growing):
-    """One that holds rows; a grid becomes rows."""
+class TableWriter(StreamWriter):
+    """Writes rows; a grid becomes a row per point."""
 
-    def checked(self, answer: Answer) -> pd.DataFrame:
+    def convert(self, answer: Answer) -> pd.DataFrame:
         if isinstance(answer, xr.Dataset):
             return answer.to_dataframe().reset_index()
-        return super().checked(answer)
+        return super().convert(answer)
 
 
-class GrowingCSV(GrowingTable):
+class CSVWriter(TableWriter):
     def write(self, answer: pd.DataFrame) -> None:
-        named = answer.index.names != [None]
-        mode = "a" if self.started else "w"
         answer.to_csv(
             self.part,
-            index=named,
-            mode=mode,
+            index=answer.index.names != [None],
+            mode="a" if self.started else "w",
             header=not self.started,
             encoding="utf-8",
             date_format="%Y-%m-%dT%H:%M:%S.%f",  # the same in every piece
         )
 
 
-class GrowingParquet(GrowingTable):
-    writer: Any = None
+class ParquetWriter(TableWriter):
+    """A row group per piece."""
+
+    file: Any = None
 
     def write(self, answer: pd.DataFrame) -> None:
         import pyarrow as pa
@@ -129,62 +208,70 @@ class GrowingParquet(GrowingTable):
 
         named = answer.index.names != [None]
         table = pa.Table.from_pandas(answer, preserve_index=named)
-        if self.writer is None:
-            self.writer = pq.ParquetWriter(self.part, table.schema)
-        self.writer.write_table(table)
+        if self.file is None:
+            self.file = pq.ParquetWriter(self.part, table.schema)
+        self.file.write_table(table)
 
     def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
+        if self.file is not None:
+            self.file.close()
 
 
-FILES: dict[str, type[Growing]] = {
-    "zarr": GrowingZarr,
-    "netcdf": GrowingNetCDF,
-    "parquet": GrowingParquet,
-    "csv": GrowingCSV,
+WRITERS: dict[str, type[StreamWriter]] = {
+    "zarr": ZarrWriter,
+    "netcdf": NetCDFWriter,
+    "parquet": ParquetWriter,
+    "csv": CSVWriter,
 }
 
 
 @contextmanager
-def growing(
+def open_stream(
     path: str | os.PathLike[str], dim: str | None, *, overwrite: bool = False
-) -> Iterator[Growing]:
-    """A file to add pieces to along `dim`, there as a whole when the block ends, or not at all."""
-    place, kind = Path(path), kind_of(os.fspath(path))
-    if kind not in FILES:
-        raise ValueError(f"Predictions go to .zarr, .nc, .parquet or .csv, got {str(place)!r}.")
-    if not place.parent.is_dir():
-        raise FileNotFoundError(
-            f"The folder to write to must exist, but {str(place.parent)!r} does not."
+) -> Iterator[StreamWriter]:
+    """A writer for pieces along `dim`; the file is there, complete, when the block ends."""
+    path, kind = Path(path), kind_of(os.fspath(path))
+    if kind not in WRITERS:
+        raise ValueError(
+            f"Predictions cannot be written to {_q(path)}; use .zarr, .nc, .parquet or .csv."
         )
-    if place.exists() and not overwrite:
-        raise FileExistsError(f"{str(place)!r} must not be there yet; overwrite=True replaces it.")
+    _require_folder(path)
+    _require_new(path, overwrite)
     if kind in NEEDS:
-        require_installed(*NEEDS[kind], f"Writing {str(place)!r}")
-    part = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
-    file = FILES[kind](place, part, dim)
+        require_installed(*NEEDS[kind], f"Writing {_q(path)}")
+    with _hidden(path) as part:
+        writer = WRITERS[kind](path, part, dim)
+        yield writer
+        writer.close()
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _hidden(path: Path) -> Iterator[Path]:
+    """A hidden file beside `path`, which takes its name when the block ends without an error."""
+    part = path.with_name(f".{os.getpid()}.{path.name}")  # the ending decides the compression
     try:
-        yield file
-        file.close()
-        _move(part, place)
+        yield part
+        _publish(part, path)
     finally:
         _remove(part)
 
 
-def _move(part: Path, place: Path) -> None:
-    """To its place, in one step for a file; a store that is there goes aside first."""
-    for path in sorted(part.rglob("*")) if part.is_dir() else [part]:
-        if path.is_file():
-            with path.open("rb+") as stream:
+def _publish(part: Path, path: Path) -> None:
+    """Move a complete file to its name, atomically; an existing store is moved aside first."""
+    for piece in sorted(part.rglob("*")) if part.is_dir() else [part]:
+        if piece.is_file():
+            with piece.open("rb+") as stream:
                 os.fsync(stream.fileno())
-    if place.is_dir():
-        aside = place.with_name(f"{part.name}.old")
-        os.replace(place, aside)
-        os.replace(part, place)
+    if path.is_dir():
+        aside = path.with_name(f"{part.name}.old")
+        os.replace(path, aside)
+        os.replace(part, path)
         _remove(aside)
     else:
-        os.replace(part, place)
+        os.replace(part, path)
 
 
 def _remove(path: Path) -> None:
@@ -192,3 +279,21 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _require_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"No such folder: {_q(path.parent)}; create it to write there.")
+
+
+def _require_new(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{_q(path)} already exists; pass overwrite=True to replace it.")
+
+
+def _no_table(path: Path) -> str:
+    return f"A table cannot be written to {_q(path)}; use .parquet or .csv."
+
+
+def _q(path: Path) -> str:
+    return repr(str(path))

@@ -1,8 +1,8 @@
-"""Pictures of predictions, of their calibration and of training, as matplotlib figures.
+"""Figures of predictions, calibration and training, with matplotlib.
 
-Every function but `album`, which writes files, returns a `matplotlib.figure.Figure`: save it with
-`figure.savefig("map.png")`. None of them shows a window or touches the state of pyplot. matplotlib
-comes with the extra `plots`.
+Every function returns a `matplotlib.figure.Figure`, to be saved with `figure.savefig("map.png")`,
+except `album`, which writes files. None of them opens a window or changes the state of pyplot.
+matplotlib comes with the extra `plots`.
 """
 
 from gridtnp.plots.calibration import coverage, normalised_errors, pit, spread_skill

@@ -1,4 +1,4 @@
-"""Whether predicted spreads are right: errors, PIT, coverage, and spread against skill."""
+"""Calibration plots: normalised errors, PIT, coverage, and spread against skill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridtnp.evaluation.results import Evaluation
 from gridtnp.evaluation.summary import MODEL
 from gridtnp.plots.style import COLOURS, SMALL, plain, row
 
-if TYPE_CHECKING:  # full names, so that whoever reads the annotations can import them
+if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.figure
 
 
@@ -22,11 +22,11 @@ def normalised_errors(
     variable: str | None = None,
     forecasts: Iterable[str] | None = None,
 ) -> matplotlib.figure.Figure:
-    """Errors in units of the predicted spread over the standard normal they should follow."""
-    chosen = _chosen(evaluation, variable, forecasts)
-    figure, axes = row(len(chosen), 0.8, share=True)
+    """Histograms of normalised errors, with the standard normal density."""
+    selected = _selected(evaluation, variable, forecasts)
+    figure, axes = row(len(selected), 0.8, share=True)
     x = np.linspace(-4.5, 4.5, 301)
-    for ax, (colour, name, of) in zip(axes, chosen, strict=True):
+    for ax, (colour, name, of) in zip(axes, selected, strict=True):
         z = scores.normalised_error(*of)
         weight = np.full(len(z), 1 / (0.25 * len(z)))
         ax.hist(
@@ -61,16 +61,18 @@ def pit(
     variable: str | None = None,
     forecasts: Iterable[str] | None = None,
 ) -> matplotlib.figure.Figure:
-    """Histograms of the probability integral transform: flat if calibrated, ∪ if too narrow, ∩ if
-    too wide. The band holds 95 % of the bars of a calibrated forecast of independent values.
+    """Histograms of the probability integral transform (PIT).
+
+    They are flat if calibrated, ∪ if overconfident, ∩ if underconfident. The band holds 95 % of the
+    bars of a calibrated forecast of independent values.
     """
-    chosen = _chosen(evaluation, variable, forecasts)
-    figure, axes = row(len(chosen), 0.8, share=True)
+    selected = _selected(evaluation, variable, forecasts)
+    figure, axes = row(len(selected), 0.8, share=True)
     bins = 20
-    for ax, (colour, name, of) in zip(axes, chosen, strict=True):
+    for ax, (colour, name, of) in zip(axes, selected, strict=True):
         share = scores.pit_histogram(scores.pit(*of), bins)
-        luck = 1.96 * np.sqrt((bins - 1) / len(of[0]))  # of a bar, relative to its height
-        ax.axhspan(max(1 - luck, 0.0), 1 + luck, color="0.85", zorder=0, linewidth=0)
+        band = 1.96 * np.sqrt((bins - 1) / len(of[0]))  # relative to the height of a bar
+        ax.axhspan(max(1 - band, 0.0), 1 + band, color="0.85", zorder=0, linewidth=0)
         ax.axhline(1.0, color="black", linewidth=1.0, zorder=1)
         ax.bar(
             (np.arange(bins) + 0.5) / bins,
@@ -84,7 +86,7 @@ def pit(
         )
         ax.set_title(name)
         ax.set_xlim(0, 1)
-        ax.set_xlabel("probability of less than observed")
+        ax.set_xlabel("probability integral transform")
         plain(ax)
     axes[0].set_ylabel("relative frequency")
     return figure
@@ -95,14 +97,14 @@ def coverage(
     variable: str | None = None,
     forecasts: Iterable[str] | None = None,
 ) -> matplotlib.figure.Figure:
-    """The share of observations inside central intervals of every probability."""
+    """Fraction of observations within central intervals, against their probability."""
     figure, axes = row(1, 0.9)
     levels = np.linspace(0.01, 0.99, 99)
     axes[0].plot([0, 1], [0, 1], color="black", linewidth=1.0, linestyle="--", label="calibrated")
-    for colour, name, of in _chosen(evaluation, variable, forecasts):
+    for colour, name, of in _selected(evaluation, variable, forecasts):
         found = scores.coverage(scores.normalised_error(*of), levels)
         axes[0].plot(levels, found, color=colour, label=name, linewidth=_width(name))
-    axes[0].set(xlabel="probability of the interval", ylabel="share of observations inside")
+    axes[0].set(xlabel="probability of the interval", ylabel="fraction of observations inside")
     axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     plain(axes[0])
     axes[0].legend(frameon=False, fontsize=SMALL)
@@ -114,10 +116,10 @@ def spread_skill(
     variable: str | None = None,
     forecasts: Iterable[str] | None = None,
 ) -> matplotlib.figure.Figure:
-    """The error of forecasts with about the same spread against that spread."""
+    """RMSE of forecasts binned by predicted standard deviation, against the latter."""
     figure, axes = row(1, 0.9)
-    ax, most = axes[0], 0.0
-    for colour, name, of in _chosen(evaluation, variable, forecasts):
+    ax, largest = axes[0], 0.0
+    for colour, name, of in _selected(evaluation, variable, forecasts):
         found = scores.spread_skill(*of)
         ax.plot(
             found.spread,
@@ -128,10 +130,10 @@ def spread_skill(
             label=name,
             linewidth=_width(name),
         )
-        most = max(most, float(found.spread.max()), float(found.error.max()))
+        largest = max(largest, float(found.spread.max()), float(found.error.max()))
     ax.plot(
-        [0, 1.05 * most],
-        [0, 1.05 * most],
+        [0, 1.05 * largest],
+        [0, 1.05 * largest],
         color="black",
         linewidth=1.0,
         linestyle="--",
@@ -141,24 +143,24 @@ def spread_skill(
     unit = list(evaluation.variables.values())[evaluation.index(variable)]
     unit = f" ({unit})" if unit else ""
     ax.set(xlabel=f"predicted standard deviation{unit}", ylabel=f"root-mean-square error{unit}")
-    ax.set(xlim=(0, 1.05 * most), ylim=(0, 1.05 * most), aspect="equal")
+    ax.set(xlim=(0, 1.05 * largest), ylim=(0, 1.05 * largest), aspect="equal")
     plain(ax)
     ax.legend(frameon=False, fontsize=SMALL)
     return figure
 
 
-def _chosen(
+def _selected(
     evaluation: Evaluation, variable: str | None, forecasts: Iterable[str] | None
 ) -> list[tuple[str, str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Colour, name, and what was observed and predicted, of all forecasts that have a spread."""
-    v, made = evaluation.index(variable), []
+    """Colour, name and (observed, mean, std) of all forecasts with standard deviations."""
+    v, found = evaluation.index(variable), []
     known = [name for name in evaluation.forecasts if evaluation.has_spread(name, v)]
     for name in known if forecasts is None else forecasts:
-        require_known(name, known, "forecast", "with a spread in this evaluation")
+        require_known(name, known, "forecast", "with standard deviations")
         forecast, colour = evaluation.forecasts[name], COLOURS[known.index(name) % len(COLOURS)]
         of = (evaluation.observed[:, v], forecast.mean[:, v], forecast.std[:, v])
-        made.append((colour, name, of))
-    return made
+        found.append((colour, name, of))
+    return found
 
 
 def _width(name: str) -> float:

@@ -1,4 +1,4 @@
-"""Maps of a prediction and of its errors at stations."""
+"""Maps of a predicted field and of its errors at stations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gridtnp.data.times import show, to_time, to_times
 from gridtnp.errors import require_known
 from gridtnp.plots.style import LARGE, NORMAL, SMALL, row, small
 
-if TYPE_CHECKING:  # full names, so that whoever reads the annotations can import them
+if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.axes
     import matplotlib.figure
     import pandas
@@ -26,70 +26,70 @@ def maps(
     stations: pandas.DataFrame | None = None,
     time: Any = None,
 ) -> matplotlib.figure.Figure:
-    """Mean and standard deviation of a predicted field, and its errors where it was observed.
+    """Map the mean and standard deviation of a predicted field, and its errors at stations.
 
-    `stations` has latitudes and longitudes; with a column of the variable, its values are shown on
-    the mean's scale and compared with `<variable>_mean` of the table, or else of the nearest grid
-    point. `time` chooses one of several times.
+    `stations` has latitudes and longitudes. A column of the variable is shown in the colours of the
+    mean, and compared with the column `<variable>_mean` or else with the nearest grid point. `time`
+    selects one of several times.
     """
     known = [str(name).removesuffix("_mean") for name in prediction if str(name).endswith("_mean")]
     require_known(variable, known, "variable", "in this prediction")
     field = _Field.of(_at_time(prediction, time), variable)
-    seen = None if stations is None else _Seen.of(stations, variable, field)
-    compared = seen is not None and seen.observed is not None
+    sites = None if stations is None else _Stations.of(stations, variable, field)
+    compared = sites is not None and sites.observed is not None
     figure, axes = row(2 + compared, field.ratio, extra=1.1)
     unit = field.units or ""
-    low, high = _limits(field.mean, None if seen is None else seen.observed)
+    low, high = _limits(field.mean, None if sites is None else sites.observed)
     panels = [("mean", field.mean, "viridis", low, high)]
     panels += [("standard deviation", field.std, "cividis", None, None)]
     for ax, (title, values, colours, least, most) in zip(axes, panels, strict=False):
         mesh = ax.pcolormesh(
             field.lon, field.lat, values, cmap=colours, vmin=least, vmax=most, rasterized=True
         )
-        _bar(figure, mesh, ax, unit)
+        _colour_bar(figure, mesh, ax, unit)
         ax.set_title(title)
-    if seen is not None:
+    if sites is not None:
         axes[1].scatter(
-            seen.lon,
-            seen.lat,
-            0.4 * seen.size,
+            sites.lon,
+            sites.lat,
+            0.4 * sites.size,
             "white",
             edgecolors="black",
             linewidths=0.4,
             zorder=3,
         )
         axes[0].scatter(
-            seen.lon,
-            seen.lat,
-            seen.size,
-            "white" if seen.observed is None else seen.observed,
-            cmap=None if seen.observed is None else "viridis",
-            vmin=None if seen.observed is None else low,
-            vmax=None if seen.observed is None else high,
+            sites.lon,
+            sites.lat,
+            sites.size,
+            "white" if sites.observed is None else sites.observed,
+            cmap=None if sites.observed is None else "viridis",
+            vmin=None if sites.observed is None else low,
+            vmax=None if sites.observed is None else high,
             edgecolors="black",
             linewidths=0.5,
             zorder=3,
         )
-    if seen is not None and seen.observed is not None:
-        error = seen.predicted - seen.observed
-        most = float(np.abs(error).max(initial=0.0)) or 1.0
+    if sites is not None and sites.observed is not None:
+        error = sites.predicted - sites.observed
+        largest = float(np.abs(error).max(initial=0.0)) or 1.0
         dots = axes[2].scatter(
-            seen.lon,
-            seen.lat,
-            1.4 * seen.size,
+            sites.lon,
+            sites.lat,
+            1.4 * sites.size,
             error,
             cmap="RdBu_r",
-            vmin=-most,
-            vmax=most,
+            vmin=-largest,
+            vmax=largest,
             edgecolors="0.3",
             linewidths=0.4,
             zorder=3,
         )
-        _bar(figure, dots, axes[2], f"predicted − observed, {unit}".rstrip(", "))
+        _colour_bar(figure, dots, axes[2], f"predicted − observed, {unit}".rstrip(", "))
         axes[2].set_title("error at stations")
         axes[2].set_facecolor("0.95")
     for ax in axes:
-        _land(ax, field)
+        _add_coastline(ax, field)
     when = "" if field.time is None else f", {show(field.time)} UTC"
     figure.suptitle(f"{variable}{when}", fontsize=LARGE, fontweight="bold")
     return figure
@@ -113,8 +113,8 @@ class _Field:
         mean = data[f"{variable}_mean"]
         if set(map(str, mean.dims)) != {y, x}:
             raise ValueError(
-                f"A map needs a field on latitudes and longitudes, but {variable}_mean has the "
-                f"dimensions {tuple(map(str, mean.dims))}; predict on a grid: gt.latlon_grid."
+                f"{variable}_mean has dimensions {tuple(map(str, mean.dims))}, but a map needs "
+                "latitude and longitude; predict on a grid: gt.latlon_grid."
             )
         west = western_edge(data[x].to_numpy().astype(np.float64))
         lat, lon = data[y].to_numpy(), wrap(data[x].to_numpy().astype(np.float64), west)
@@ -123,20 +123,20 @@ class _Field:
             data[f"{variable}_{what}"].transpose(y, x).to_numpy()[np.ix_(rows, columns)]
             for what in ("mean", "std")
         ]
-        made = cls(lat[rows], lon[columns], values[0], values[1], west)
-        made.units = mean.attrs.get("units")
+        field = cls(lat[rows], lon[columns], values[0], values[1], west)
+        field.units = mean.attrs.get("units")
         if "time" in found:
-            made.time = to_times(np.atleast_1d(data[found["time"]].to_numpy()), "time")[0]
-        return made
+            field.time = to_times(np.atleast_1d(data[found["time"]].to_numpy()), "time")[0]
+        return field
 
     @property
     def ratio(self) -> float:
-        """Height over width of a map whose distances are right at its middle."""
+        """Height over width of a map that is true to scale at its centre."""
         stretch = 1 / max(np.cos(np.deg2rad(float(self.lat.mean()))), 0.1)
         return stretch * max(float(np.ptp(self.lat)), 1e-6) / max(float(np.ptp(self.lon)), 1e-6)
 
     def nearest(self, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
-        """The mean at the nearest grid points; NaN beyond the map."""
+        """The mean at the nearest grid points; NaN outside of the map."""
         rows = np.abs(self.lat[None] - lat[:, None]).argmin(1)
         columns = np.abs(wrap(self.lon[None] - lon[:, None])).argmin(1)
         inside = (lat >= self.lat[0]) & (lat <= self.lat[-1])
@@ -144,8 +144,8 @@ class _Field:
         return np.where(inside, self.mean[rows, columns], np.nan)
 
 
-class _Seen:
-    """Stations on a map, and what they observed."""
+class _Stations:
+    """Stations on a map, with observations and predictions."""
 
     def __init__(self, lat: np.ndarray, lon: np.ndarray) -> None:
         self.lat, self.lon = lat, lon
@@ -154,7 +154,7 @@ class _Seen:
         self.size = np.full(len(lat), np.clip(4000 / max(len(lat), 1), 4, 28))
 
     @classmethod
-    def of(cls, table: pandas.DataFrame, variable: str, field: _Field) -> _Seen:
+    def of(cls, table: pandas.DataFrame, variable: str, field: _Field) -> _Stations:
         found = recognise({str(column): {} for column in table.columns})
         require_places(found, "stations", map(str, table.columns))
         if "time" in found and field.time is not None:
@@ -168,9 +168,9 @@ class _Seen:
         if f"{variable}_mean" in table:
             predicted = table[f"{variable}_mean"].to_numpy(np.float64)
         used = np.isfinite(observed) & np.isfinite(predicted)
-        made = cls(lat[used], lon[used])
-        made.observed, made.predicted = observed[used], predicted[used]
-        return made
+        sites = cls(lat[used], lon[used])
+        sites.observed, sites.predicted = observed[used], predicted[used]
+        return sites
 
 
 def _at_time(prediction: xarray.Dataset, time: Any) -> xarray.Dataset:
@@ -181,21 +181,21 @@ def _at_time(prediction: xarray.Dataset, time: Any) -> xarray.Dataset:
     times = to_times(prediction[name].to_numpy(), name)
     if time is None and len(times) > 1:
         raise ValueError(
-            f"A map is of one time, but there are {len(times)} from {show(times[0])} to "
-            f"{show(times[-1])}; choose one: time={show(times[0])!r}."
+            f"The prediction has {len(times)} times from {show(times[0])} to {show(times[-1])}; "
+            f"choose one: time={show(times[0])!r}."
         )
     wanted = times[0] if time is None else to_time(time)
     where = np.flatnonzero(times == wanted)
     if not len(where):
         raise ValueError(
-            f"A map is of a time that was predicted, from {show(times[0])} to {show(times[-1])}, "
-            f"got {show(wanted)}."
+            f"No prediction at {show(wanted)}; its times are from {show(times[0])} to "
+            f"{show(times[-1])}."
         )
     return prediction.isel({name: int(where[0])})
 
 
 def _limits(field: np.ndarray, observed: np.ndarray | None) -> tuple[float, float]:
-    """Colours from the field's lowest to its highest values, stations included, outliers not."""
+    """Range of colours: 0.5 to 99.5 % of the field and the observations."""
     values = field[np.isfinite(field)]
     if observed is not None:
         values = np.concatenate([values, observed])
@@ -203,15 +203,15 @@ def _limits(field: np.ndarray, observed: np.ndarray | None) -> tuple[float, floa
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
-def _bar(figure: Any, of: Any, ax: matplotlib.axes.Axes, label: str) -> None:
-    """A scale below a map, as wide as it."""
+def _colour_bar(figure: Any, of: Any, ax: matplotlib.axes.Axes, label: str) -> None:
+    """A colour bar below a map."""
     bar = figure.colorbar(of, ax=ax, location="bottom", aspect=35, pad=0.03)
     bar.set_label(label, fontsize=NORMAL)
     bar.ax.tick_params(labelsize=SMALL, length=3)
 
 
-def _land(ax: matplotlib.axes.Axes, field: _Field) -> None:
-    """Coastlines, the right shape, and degrees on the axes."""
+def _add_coastline(ax: matplotlib.axes.Axes, field: _Field) -> None:
+    """Draw coastlines, set the aspect ratio, and label the axes in degrees."""
     from matplotlib.collections import LineCollection
 
     half = [np.abs(np.diff(a)).min(initial=1.0) / 2 for a in (field.lon, field.lat)]

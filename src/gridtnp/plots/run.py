@@ -1,4 +1,4 @@
-"""How a training went."""
+"""Training curves of a run, and all figures of a run as files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from gridtnp.files import replace_file
 from gridtnp.plots.calibration import coverage, normalised_errors, pit, spread_skill
 from gridtnp.plots.style import COLOURS, plain, row
 
-if TYPE_CHECKING:  # full names, so that whoever reads the annotations can import them
+if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.figure
 
 
 def training(run: str | os.PathLike[str]) -> matplotlib.figure.Figure:
-    """The loss and the validation score of a run, from its folder's metrics.jsonl."""
+    """Loss and validation score of a run, from metrics.jsonl in its folder."""
     path = Path(run) / "metrics.jsonl"
     if not path.is_file():
         raise FileNotFoundError(
-            f"A run's folder must hold metrics.jsonl, but {os.fspath(run)!r} does not; give the "
-            "folder that a model was fitted in."
+            f"No such file: {str(path)!r}; give the folder that a model was fitted in (out=)."
         )
     lines = _read(path)
     series = {
@@ -32,15 +31,15 @@ def training(run: str | os.PathLike[str]) -> matplotlib.figure.Figure:
         for key in ("loss", "validation")
     }
     if not len(series["loss"]):
-        raise ValueError(f"{str(path)!r} must hold steps of training, but there are none yet.")
+        raise ValueError(f"{str(path)!r} has no training steps yet.")
     figure, axes = row(2 if len(series["validation"]) else 1, 0.7)
     step, loss = series["loss"].T
     smooth = _smooth(loss)
     axes[0].plot(step, loss, color=COLOURS[0], alpha=0.3, linewidth=0.8)
     axes[0].plot(step, smooth, color=COLOURS[0], linewidth=1.6)
-    rest = smooth[len(smooth) // 50 :]
-    room = 0.1 * max(float(np.ptp(rest)), 1e-3)
-    axes[0].set_ylim(min(rest.min(), np.quantile(loss, 0.02)) - room, rest.max() + room)
+    shown = smooth[len(smooth) // 50 :]  # without the steep start
+    margin = 0.1 * max(float(np.ptp(shown)), 1e-3)
+    axes[0].set_ylim(min(shown.min(), np.quantile(loss, 0.02)) - margin, shown.max() + margin)
     axes[0].set(xlabel="step", ylabel="loss (negative log-likelihood)", title="training")
     if len(axes) > 1:
         step, score = series["validation"].T
@@ -55,7 +54,7 @@ def training(run: str | os.PathLike[str]) -> matplotlib.figure.Figure:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """All lines; the last may have been cut short by a kill."""
+    """All lines; the last may be incomplete if training was killed."""
     rows, lines = [], path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -63,14 +62,14 @@ def _read(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             if number < len(lines):
                 raise ValueError(
-                    f"Every line of {str(path)!r} must be a JSON object, but line {number} is not "
-                    f"({error})."
+                    f"Line {number} of {str(path)!r} is not a JSON object ({error}); restore the "
+                    "file."
                 ) from error
     return rows
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """A running mean over a twentieth of all steps."""
+    """Moving average over a twentieth of all steps."""
     width = max(1, len(values) // 20)
     total = np.cumsum(np.insert(values, 0, 0.0))
     last = np.arange(1, len(values) + 1)
@@ -87,7 +86,7 @@ CALIBRATION = {
 
 
 def album(evaluation: Evaluation, run: str | os.PathLike[str]) -> Path:
-    """Calibration, for each variable, and training as PNG files in `plots/` of a run's folder."""
+    """Write training curves and calibration plots as PNG files to `plots/` in a run's folder."""
     several = len(evaluation.variables) > 1
     figures = {"training": training(run)} | {
         f"{name}-{variable}" if several else name: draw(evaluation, variable)

@@ -1,4 +1,4 @@
-"""What all figures share: their size, their colours, their plain look."""
+"""Sizes, colours and layout common to all figures."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 
 from gridtnp.data.reading import require_installed
 
-if TYPE_CHECKING:  # full names, so that whoever reads the annotations can import them
+if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.axes
     import matplotlib.figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#555555")
-"""After Okabe and Ito: told apart by everyone. The model has the first."""
+"""After Okabe and Ito, safe for colour blindness. The model has the first."""
 DOTS_PER_INCH = 200
 SMALL, NORMAL, LARGE = 8, 9, 10
-"""Sizes of letters."""
+"""Font sizes."""
 
 
 def row(
     columns: int, ratio: float, *, extra: float = 0.6, share: bool = False
 ) -> tuple[matplotlib.figure.Figure, list[matplotlib.axes.Axes]]:
-    """A row of panels of a ratio of height to width, with `extra` inches below and above."""
+    """A figure with a row of panels; `ratio` is height over width, `extra` inches of margin."""
     require_installed("matplotlib", "plots", "Plotting")
     from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ def row(
 
 
 def plain(ax: matplotlib.axes.Axes) -> None:
-    """Two axes, a light grid, small letters."""
+    """Left and bottom axis only, a light grid, small labels."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
@@ -42,6 +42,7 @@ def plain(ax: matplotlib.axes.Axes) -> None:
 
 
 def small(ax: matplotlib.axes.Axes) -> None:
+    """Small labels."""
     ax.tick_params(labelsize=SMALL, length=3)
     ax.title.set_fontsize(LARGE)
     for label in (ax.xaxis.label, ax.yaxis.label):

@@ -1,7 +1,4 @@
-"""Assembly: observations, or places to predict at, become the `PointSet` of a model.
-
-Coordinates, values and features are put in the model's order, normalised, padded and masked.
-"""
+"""Observations, or places to predict at, as a `PointSet`: normalised, padded and masked."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ class Assembler:
     """Makes the points of one model: `coordinates` are the axes of its grid.
 
     Time is in hours from the task's time. With a `normaliser`, values and static features have
-    about unit size. With a `grid`, points outside of it are masked: a model neither sees nor
-    predicts them.
+    about unit size. With a `grid`, points outside of it are masked.
     """
 
     data: Dataset
@@ -52,13 +48,13 @@ class Assembler:
         x = np.zeros((*shape, len(self.coordinates)), np.float32)
         y = np.zeros((*shape, len(variables)), np.float32)
         features = np.zeros((*shape, len(self.data.feature_names)), self._precision)
-        everywhere, static = self._places[source.name], self._static[source.name]
+        locations, static = self._places[source.name], self._static[source.name]
         needs_times = self.data.computed or "time" in self.coordinates
         for i, task in enumerate(tasks):
             n, places = len(task.rows), source.places(task.rows)
             times = source.times_of(task.rows) if needs_times else None
             # indices are valid; mode="clip" spares numpy the check
-            np.take(everywhere, places, 0, out=x[i, :n], mode="clip")
+            np.take(locations, places, 0, out=x[i, :n], mode="clip")
             if "time" in self.coordinates and times is not None:
                 x[i, :n, self.coordinates.index("time")] = (times - task.time) / HOUR
             y[i, :n] = (
@@ -71,8 +67,8 @@ class Assembler:
             if self.data.computed:
                 if times is None and task.time is not None:
                     times = np.full(n, task.time)
-                made = self.data.compute(times, source.lat[places], source.lon[places])
-                features[i, :n, static.shape[1] :] = made
+                computed = self.data.compute(times, source.lat[places], source.lon[places])
+                features[i, :n, static.shape[1] :] = computed
         mask = None
         if (counts < shape[1]).any():
             mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
@@ -92,6 +88,17 @@ class Assembler:
         `known` are static features that come with the places and take precedence over the fields.
         Points where a static feature is unknown are masked.
         """
+        return self.query_and_unknown(lat, lon, time, task_time, known)[0]
+
+    def query_and_unknown(
+        self,
+        lat: Float[np.ndarray, " n"],
+        lon: Float[np.ndarray, " n"],
+        time: Shaped[np.ndarray, " n"] | None = None,
+        task_time: TaskTime = None,
+        known: Mapping[str, Float[np.ndarray, " n"]] | None = None,
+    ) -> tuple[PointSet, int]:
+        """`query`, and the number of points on the grid where a static feature is unknown."""
         if time is None and task_time is not None:
             time = np.full(len(lat), task_time)
         columns = {"lat": lat, "lon": wrap(lon, self.data.west)}
@@ -105,10 +112,13 @@ class Assembler:
             names = tuple(self.data.statics)
             static = features[:, : len(names)]
             features[:, : len(names)] = self.normaliser.normalise(names, static)
-        there = np.all(np.isfinite(features), axis=1)
-        mask = None if there.all() else torch.from_numpy(there)[None]
-        made = torch.from_numpy(features)[None] if self.data.feature_names else None
-        return self._on_grid(PointSet(torch.from_numpy(x)[None], None, mask, made))
+        known_here = torch.from_numpy(np.all(np.isfinite(features), axis=1))
+        place = torch.from_numpy(x)
+        inside = torch.ones_like(known_here) if self.grid is None else self.grid.covers(place)
+        usable = inside & known_here
+        mask = None if bool(usable.all()) else usable[None]
+        batched = torch.from_numpy(features)[None] if self.data.feature_names else None
+        return PointSet(place[None], None, mask, batched), int((inside & ~known_here).sum())
 
     def _on_grid(self, points: PointSet) -> PointSet:
         if self.grid is None:
@@ -126,18 +136,17 @@ class Assembler:
     @cached_property
     def _places(self) -> dict[str, np.ndarray]:
         """Coordinates of the locations of every source; times are filled in later."""
-        made = {}
+        found = {}
         for name, s in self.data.sources.items():
             known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}
-            made[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
-        return made
+            found[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
+        return found
 
     @cached_property
     def _static(self) -> dict[str, np.ndarray]:
-        static = {name: self.data.static_at(name) for name in self.data.sources}
+        """Static features at the locations of every source."""
+        found = {name: self.data.static_at(name) for name in self.data.sources}
         if self.normaliser is None or not self.data.statics:
-            return static
+            return found
         names = tuple(self.data.statics)
-        return {
-            k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in static.items()
-        }
+        return {k: self.normaliser.normalise(names, v).astype(np.float32) for k, v in found.items()}

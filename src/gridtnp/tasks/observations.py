@@ -1,4 +1,4 @@
-"""What a model is told at a time: the observations of a source that a task may use.
+"""The observations of a source that a task at a given time may use.
 
 Training, evaluation and prediction all ask `SourceVariables.available`: rows in the time window,
 within the period of this part of the data, at its locations whose static features are known, where
@@ -71,7 +71,7 @@ class SourceVariables:
 
 @dataclass(frozen=True, eq=False)
 class Available:
-    """Rows that a task may use; `observed` and `values` are of all rows from `first` on."""
+    """Rows that a task may use; `observed` and `values` start at row `first`."""
 
     rows: np.ndarray
     observed: np.ndarray | None

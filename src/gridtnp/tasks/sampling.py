@@ -1,7 +1,6 @@
 """Tasks drawn from a `Dataset`: at each time, context from every source, and targets.
 
-Batch number `index` of a seed is always the same, whoever draws it and when; `stream` prepares
-batches in the background.
+A batch depends only on the seed and its number; `stream` prepares batches in the background.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ class Sampler:
         return self.assemble(self._require_targets(self._select(None, rng, index)))
 
     def stream(self, start: int = 0, *, workers: int = 1, ahead: int = 4) -> Iterator[Task]:
-        """Batches without end from number `start` on, prepared in the background."""
+        """Endless batches, starting with number `start`, prepared in the background."""
         yield from prefetch(self.draw, start, workers=workers, ahead=ahead)
 
     def in_order(self) -> Iterator[Task]:
@@ -187,7 +186,7 @@ class Sampler:
         wanted = self._target
         return Task(context, self.assembler.points(wanted.source, wanted.variables, raw.target))
 
-    # ---- how they are made -----------------------------------------------------------------------
+    # ---- selection ------------------------------------------------------------------------------
 
     @cached_property
     def _contexts(self) -> dict[str, Context]:

@@ -95,7 +95,7 @@ class Count(Selection):
 
 @dataclass(frozen=True)
 class Block(Selection):
-    """Observations within `radius` degrees of the task's centre, which is a random target."""
+    """Observations within `radius` degrees of the task's centre, a random target."""
 
     radius: float
     of: Selection = field(default_factory=Whole)

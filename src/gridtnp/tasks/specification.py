@@ -7,7 +7,7 @@ It is taken from the training data once. Later data must have the same names; `s
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -16,6 +16,7 @@ from gridtnp.config import Part
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.grid import Grid
+from gridtnp.tasks.area import on_grid, warn_outside
 from gridtnp.tasks.assembly import Assembler
 from gridtnp.tasks.sampling import NOW, Sampler, default_context
 from gridtnp.tasks.selection import Selection
@@ -82,8 +83,11 @@ class TaskSpec(Part):
             **times,
         )
 
-    def aligned(self, data: Dataset) -> Dataset:
-        """The data with the features and longitudes that the model was trained with."""
+    def aligned(self, data: Dataset, grid: Grid | None = None) -> Dataset:
+        """The data with the features and longitudes that the model was trained with.
+
+        With a `grid`, without the locations outside of it.
+        """
         features = (*self.statics, *self.computed)
         given = (*data.statics, *data.computed)
         if given != features:
@@ -91,11 +95,19 @@ class TaskSpec(Part):
                 f"The data have features {list(given)}, but the model was trained with "
                 f"{list(features)}; give them in this order: static=, features=."
             )
-        if data.west == self.west:
-            return data
-        turned = copy.copy(data)
-        turned.west = self.west
-        return turned
+        if data.west != self.west:
+            data = copy.copy(data)
+            data.west = self.west
+        return data if grid is None else on_grid(data, grid)
+
+    def warn_outside(self, parts: Iterable[Dataset], grid: Grid | None, stacklevel: int) -> None:
+        """Warn once of all observations outside of the grid, in space or time."""
+        if grid is None:
+            return
+        sources = {held.source for held in self.contexts.values()} | {self.target_source}
+        windows = {name: held.window or self.window for name, held in self.contexts.items()}
+        aligned = [self.aligned(data) for data in parts]
+        warn_outside(aligned, grid, sorted(sources), windows, stacklevel + 1)
 
     @property
     def target_source(self) -> str:
@@ -110,21 +122,25 @@ class TaskSpec(Part):
         data: Dataset,
         normaliser: Normaliser,
         selection: Mapping[str, Selection] | None = None,
+        *,
+        grid: Grid | None = None,
         **options: Any,
     ) -> Sampler:
         """The sampler of the model's tasks; `options` are those of `Sampler`.
 
         `selection` says which observations of a context set are used; see `default_context`.
+        Locations outside of the `grid` are dropped.
         """
-        chosen = selection or {}
+        data = self.aligned(data, grid)
+        selections = selection or {}
         context = {
             name: default_context(
-                data, held.source, chosen.get(name), of=held.of, window=held.window
+                data, held.source, selections.get(name), of=held.of, window=held.window
             )
             for name, held in self.contexts.items()
         }
         return Sampler(
-            self.aligned(data),
+            data,
             context,
             window=self.window,
             target_window=self.target_window,
@@ -132,6 +148,7 @@ class TaskSpec(Part):
             every=self.every,
             coordinates=self.coordinates,
             normaliser=normaliser,
+            grid=grid,
             **options,
         )
 
