@@ -214,6 +214,20 @@ class PTTNPConfig(Part):
     pseudo_tokens: PositiveInt = 128
 
 
+class Kriging(Part):
+    """A Gaussian process given the context, corrected by the network (`network/kriging.py`).
+
+    `of` names the source and the column that observe each output; the covariance sees `features`.
+    `length_scale` (degrees, or units of the coordinates) and `hours` initialise hyper-parameters.
+    """
+
+    kind: Literal["kriging"] = "kriging"
+    of: tuple[tuple[str, int], ...] = Field(min_length=1)
+    features: tuple[str, ...] = ()
+    length_scale: PositiveFloat = 1.0
+    hours: PositiveFloat = 24.0
+
+
 class ModelConfig(Part):
     """Everything about a model except its weights.
 
@@ -232,6 +246,7 @@ class ModelConfig(Part):
     dim: PositiveInt = 128
     heads: PositiveInt = 8
     min_noise: float = Field(default=0.0, ge=0.0)
+    prior: Kriging | None = None
 
     @model_validator(mode="after")
     def _names_fit(self) -> ModelConfig:
@@ -256,6 +271,32 @@ class ModelConfig(Part):
                     require_known(name, known, "coordinate or feature", "in an embedding")
             if self.tokens.shared_with is not None:
                 require_known(self.tokens.shared_with, self.sources, "source", "in shared_with")
+        return self
+
+    @model_validator(mode="after")
+    def _prior_fits(self) -> ModelConfig:
+        prior = self.prior
+        if prior is None:
+            return self
+        if len(prior.of) != self.dim_y:
+            raise ValueError(
+                f"The prior observes {len(prior.of)} outputs, but the model has {self.dim_y}; name "
+                "a source and a column for each."
+            )
+        for source, column in prior.of:
+            require_known(source, self.sources, "source", "in the prior")
+            if not 0 <= column < self.sources[source]:
+                raise ValueError(
+                    f"Column {column} of source {source!r} in the prior does not exist; the source "
+                    f"has {self.sources[source]}."
+                )
+        for name in prior.features:
+            require_known(name, self.features, "feature", "in the prior")
+        if isinstance(self.tokens, Values):
+            raise ValueError(
+                "Value tokens have no features, through which a network sees the prior; use "
+                "embedded tokens."
+            )
         return self
 
     @model_validator(mode="after")

@@ -16,11 +16,13 @@ from gridtnp.config import (
     Harmonics,
     HierarchicalSwin,
     Kernel,
+    Kriging,
     Mean,
     ModelConfig,
     Neighbours,
     PseudoToken,
     PTTNPConfig,
+    Raw,
     TNPConfig,
     UNet,
     Values,
@@ -52,6 +54,7 @@ from gridtnp.network.grid_processors import (
     ViTProcessor,
 )
 from gridtnp.network.gridless import ANP, CNP, PTTNP, TNP
+from gridtnp.network.kriging import COLUMNS, KrigedNetwork
 from gridtnp.network.layers import mlp
 from gridtnp.network.likelihoods import GaussianLikelihood
 from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
@@ -60,7 +63,36 @@ from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueToke
 
 def build_model(config: ModelConfig) -> NeuralProcess:
     """The model that a configuration describes, initialised from torch's global random state."""
-    signature = Signature(config.coordinates, config.features, dict(config.sources), config.dim_y)
+    return _network(config) if config.prior is None else _kriged(config, config.prior)
+
+
+def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
+    """A network that sees kriging as features, and starts by correcting nothing."""
+    extra = tuple(f"{name}_{j}" for j in range(config.dim_y) for name in COLUMNS)
+    assert isinstance(config.tokens, Embedded)
+    embedding = (*config.tokens.embedding, Raw(of=extra))
+    tokens = config.tokens.model_copy(update={"embedding": embedding})
+    inner = {"features": (*config.features, *extra), "tokens": tokens, "prior": None}
+    network = _network(ModelConfig.model_validate(dict(config) | inner))
+    likelihood = network.likelihood
+    assert isinstance(likelihood, GaussianLikelihood)
+    likelihood.predict_standard_normal()
+    return KrigedNetwork(
+        _signature(config),
+        network,
+        prior.of,
+        [config.features.index(name) for name in prior.features],
+        length=prior.length_scale,
+        hours=prior.hours,
+    )
+
+
+def _signature(config: ModelConfig) -> Signature:
+    return Signature(config.coordinates, config.features, dict(config.sources), config.dim_y)
+
+
+def _network(config: ModelConfig) -> GriddedNetwork | CNP | ANP | TNP | PTTNP:
+    signature = _signature(config)
     a, dim, heads = config.architecture, config.dim, config.heads
 
     def likelihood(dim_in: int = dim, hidden_layers: int = 2) -> GaussianLikelihood:

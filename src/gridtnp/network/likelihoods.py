@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -39,6 +40,16 @@ class GaussianLikelihood(Likelihood):
             raise ValueError(f"min_noise={min_noise}: a standard deviation cannot be negative.")
         self.min_noise = min_noise
         self.head = mlp(dim_in, 2 * dim_y, dim=dim, hidden_layers=hidden_layers)
+
+    @torch.no_grad()
+    def predict_standard_normal(self) -> None:
+        """Set the last layer so that every prediction has mean 0 and standard deviation 1."""
+        last = list(self.head.children())[-1]
+        assert isinstance(last, nn.Linear)
+        last.weight.zero_()
+        last.bias.zero_()
+        variance = (1 - self.min_noise) ** 2 - VARIANCE_FLOOR
+        last.bias[len(last.bias) // 2 :] = math.log(math.expm1(variance))
 
     def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Normal:
         """The first half of `raw` are means, the second half raw variances."""

@@ -18,6 +18,7 @@ from gridtnp.config import (
     Fourier,
     GriddedConfig,
     Harmonics,
+    Kriging,
     ModelConfig,
     Neighbour,
     Part,
@@ -36,6 +37,7 @@ from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.specification import TaskSpec
 from gridtnp.training.distributed import count
 from gridtnp.training.grid_design import (
+    Extent,
     extent_of,
     make_grid,
     require_overlap,
@@ -89,6 +91,7 @@ class ModelOptions(Part):
     positions: Positions | None = None
     fusion: Literal["single", "multi"] | None = None
     min_noise: float | None = None
+    prior: Literal["kriging"] | None = None
     recipe: Recipe | str | None = None
     context_window: str = NOW
     target_window: str = NOW
@@ -244,6 +247,8 @@ def _design_network(
     ]
     if train.feature_names:
         reasons.append(("features", ", ".join(train.feature_names), "known everywhere"))
+    if options.prior is not None:
+        reasons.append(("prior", options.prior, "the network corrects kriging of the context"))
     return ModelConfig(
         coordinates=grid.names,
         features=train.feature_names,
@@ -261,6 +266,27 @@ def _design_network(
         dim=dim,
         heads=heads,
         min_noise=0.01 if options.min_noise is None else options.min_noise,
+        prior=None if options.prior is None else _kriging(train, spec, extent),
+    )
+
+
+def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
+    """Kriging of the target's own observations, with its static features as drift."""
+    columns = {
+        f"{held.source}.{variable}": (name, i)
+        for name, held in spec.contexts.items()
+        for i, variable in enumerate(held.variables)
+    }
+    missing = [name for name in spec.target if name not in columns]
+    if missing:
+        raise ValueError(
+            f"The context has no observations of {missing}, which kriging needs; leave out prior=."
+        )
+    height, width = extent.north - extent.south, (extent.east - extent.west) * extent.lon_scale
+    return Kriging(
+        of=tuple(columns[name] for name in spec.target),
+        features=tuple(train.statics),
+        length_scale=max(height, width, 1e-3) / 3,
     )
 
 

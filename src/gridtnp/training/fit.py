@@ -21,6 +21,7 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.files import read_tensors
+from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe, read_recipe
 from gridtnp.recipes import recipe as to_recipe
@@ -40,6 +41,8 @@ MAX_VALIDATION = 64
 """Maximum number of validation tasks; a random subset of the times is used if there are more."""
 SHIFT_SEED = 1
 """Seed of the shift augmentation, in addition to the run's seed."""
+PRIOR_TASKS = 16
+"""Training tasks that the hyper-parameters of a kriging prior are fitted to."""
 Tracker = str | GeneralTracker
 """`"tensorboard"`, `"wandb"`, …, or a tracker object of accelerate."""
 
@@ -78,6 +81,8 @@ def fit(
     if minutes is not None and not resumed:
         recipe = _recipe_for_minutes(minutes, recipe, model, sampler, accelerator.device)
     validation = () if val is None else validation_tasks(model, val)
+    if isinstance(model.network, KrigedNetwork) and not resumed:
+        model.network.fit_prior([sampler.draw(i) for i in range(-(-PRIOR_TASKS // recipe.batch))])
     main = accelerator.is_main_process
     if main and not quiet and recipe != to_recipe(model.recipe):
         print(f"recipe: {recipe.summary}")

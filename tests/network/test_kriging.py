@@ -1,0 +1,236 @@
+"""Kriging inside a network: exact where it should be, and corrected by a network that learns."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import small
+import torch
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern
+from torch import Tensor
+
+from gridtnp import Axis, Grid, GriddedTNP, ModelConfig, PointSet, Task, build_model, testing
+from gridtnp.config import (
+    Cell,
+    Embedded,
+    GriddedConfig,
+    Kriging,
+    Neighbour,
+    PseudoToken,
+    Raw,
+    Swin,
+    Values,
+)
+from gridtnp.network import kriging
+from gridtnp.network.kriging import GaussianProcess, Inputs, KrigedNetwork
+from gridtnp.recipes import Recipe
+
+GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
+
+
+def config(**changes: object) -> ModelConfig:
+    values: dict[str, object] = {
+        "coordinates": ("lat", "lon"),
+        "sources": {"stations": 2, "ships": 1},
+        "features": ("elevation",),
+        "tokens": Embedded(embedding=(Cell(of=("lat", "lon")), Raw(of=("elevation",)))),
+        "architecture": GriddedConfig(
+            grid=GRID,
+            grid_encoder=PseudoToken(),
+            processor=Swin(layers=1, window=(4, 4)),
+            decoder=Neighbour(neighbours=9),
+            positions="relative",
+        ),
+        "dim": 16,
+        "heads": 2,
+        "min_noise": 0.01,
+        "prior": Kriging(of=(("stations", 1),), features=("elevation",), length_scale=2.0),
+    }
+    return ModelConfig.model_validate(values | changes)
+
+
+def points(n: int, dim_y: int, seed: int, batch: int = 2) -> PointSet:
+    g = torch.Generator().manual_seed(seed)
+    place = torch.tensor([40.5, 0.5]) + 7 * torch.rand(batch, n, 2, generator=g)
+    y = torch.randn(batch, n, dim_y, generator=g)
+    return PointSet(place, y, None, torch.randn(batch, n, 1, generator=g))
+
+
+def task(n: int = 30, m: int = 12) -> Task:
+    return Task({"stations": points(n, 2, 0), "ships": points(9, 1, 1)}, points(m, 1, 2))
+
+
+def inputs(n: int, seed: int) -> Inputs:
+    g = torch.Generator().manual_seed(seed)
+    return Inputs(
+        torch.randn(1, n, 3, generator=g).double(), None, torch.randn(1, n, 2, generator=g).double()
+    )
+
+
+def process() -> GaussianProcess:
+    made = GaussianProcess(2, timed=False, length=1.3, hours=6.0)
+    for p in made.parameters():
+        p.data += 0.2 * torch.randn_like(p)
+    return made
+
+
+def test_the_posterior_is_that_of_a_gaussian_process() -> None:
+    made, seen, asked = process(), inputs(25, 0), inputs(7, 1)
+    y = torch.randn(1, 25).double()
+    mean, std = made.predict(made.condition(seen, y, torch.ones(1, 25) > 0), asked)
+
+    def table(x: Inputs) -> np.ndarray:
+        parts = [x.place / made.length.exp(), x.features / made.feature_length.exp()]
+        return torch.cat([*parts, x.features * made.drift.exp()], -1)[0].detach().double().numpy()
+
+    class Part:
+        """A kernel of some columns."""
+
+        def __init__(self, kernel: object, columns: slice) -> None:
+            self.kernel, self.columns = kernel, columns
+
+        def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return self.kernel(a[:, self.columns], b[:, self.columns])  # type: ignore[operator]
+
+    amplitude, level = (float(p.detach().exp()) for p in (made.amplitude, made.level))
+    local = Part(ConstantKernel(amplitude**2) * Matern(1.0, nu=1.5), slice(0, 5))
+    drift = Part(DotProduct(0.0), slice(5, 7))
+
+    def covariance(a: Inputs, b: Inputs) -> np.ndarray:
+        x, z = table(a), table(b)
+        return local(x, z) + drift(x, z) + level**2
+
+    noise = float(made.noise.detach().exp()) ** 2
+    k = covariance(seen, seen) + (noise + kriging.JITTER) * np.eye(25)
+    cross = covariance(asked, seen)
+    expected = cross @ np.linalg.solve(k, y[0].numpy())
+    spread = covariance(asked, asked) - cross @ np.linalg.solve(k, cross.T)
+    np.testing.assert_allclose(mean[0].detach(), expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(std[0].detach() ** 2, np.diag(spread) + noise, rtol=1e-5)
+
+
+def test_leave_one_out_leaves_one_out() -> None:
+    made, seen = process(), inputs(12, 0)
+    y, everyone = torch.randn(1, 12).double(), torch.ones(1, 12) > 0
+    mean, std = made.leave_one_out(made.condition(seen, y, everyone))
+    for i in range(12):
+        others = everyone.clone()
+        others[0, i] = False
+        given = made.condition(seen, y, others)
+        alone = made.predict(given, seen[:, i : i + 1])
+        torch.testing.assert_close(mean[0, i], alone[0][0, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(std[0, i], alone[1][0, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
+    torch.manual_seed(0)
+    made, seen = GaussianProcess(2, timed=False, length=5.0, hours=6.0), inputs(150, 0)
+    truth = GaussianProcess(2, timed=False, length=0.7, hours=6.0)
+    truth.noise.data.fill_(np.log(0.05))
+    k = truth.covariance(seen, seen).detach() + 1e-8 * torch.eye(150).double()
+    y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[None, :, 0]
+    y, everyone = y + 0.05 * torch.randn(1, 150).double(), torch.ones(1, 150) > 0
+
+    def score() -> float:
+        return made.log_likelihood(made.condition(seen, y, everyone)).item()
+
+    before = score()
+    made.fit(seen, y, everyone)
+    assert score() > before + 10
+    assert 0.02 < made.noise.exp().item() < 0.1
+    exact = torch.distributions.MultivariateNormal(
+        torch.zeros(150).double(),
+        made.covariance(seen, seen)[0]
+        + torch.eye(150).double() * (made.noise.double().exp() ** 2 + kriging.JITTER),
+    )
+    assert score() == pytest.approx(exact.log_prob(y[0]).item(), rel=1e-6)
+
+
+def test_fresh_weights_predict_what_kriging_predicts() -> None:
+    network, one = build_model(config()), task()
+    assert isinstance(network, KrigedNetwork)
+    made = network(one)
+    seen = one.context["stations"]
+    assert seen.y is not None
+    gp = network._process(0)
+    given = gp.condition(
+        network._inputs(seen), seen.y[..., 1].double(), torch.ones(seen.x.shape[:2]) > 0
+    )
+    mean, std = gp.predict(given, network._inputs(one.target))
+    torch.testing.assert_close(made.mean[..., 0].double(), mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(made.stddev[..., 0].double(), std, rtol=1e-4, atol=1e-5)
+
+
+def test_all_neighbours_are_as_good_as_the_whole_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, one = build_model(config()), task()
+    before = network(one)
+    monkeypatch.setattr(kriging, "EXACT", 5)
+    monkeypatch.setattr(kriging, "NEAREST", 30)
+    after = network(one)
+    _close(before.mean, after.mean, 1e-4)
+    _close(before.stddev, after.stddev, 1e-4)
+    with torch.no_grad():
+        monkeypatch.setattr(kriging, "ENTRIES", 64)  # and in pieces
+        _close(before.mean, network(one).mean, 1e-4)
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_the_prediction_is_continuous_in_the_place_of_a_target_with_fresh_weights() -> None:
+    network, one = build_model(config()), task()
+    border = torch.tensor([[[44.0, 3.3], [44.0 - 1e-4, 3.3], [44.0 + 1e-4, 3.3]]]).expand(2, -1, -1)
+    made = network(one.at(PointSet(border, None, None, torch.zeros(2, 3, 1))))
+    assert (made.mean[:, 1:] - made.mean[:, :1]).abs().max().item() < 1e-3
+
+
+def test_empty_and_masked_contexts_give_the_prior() -> None:
+    network, one = build_model(config()), task()
+    nothing = network(Task({}, one.target))
+    seen = one.context["stations"]
+    masked = replace(seen, mask=torch.zeros(seen.x.shape[:2]) > 0)
+    torch.testing.assert_close(
+        network(Task({"stations": masked}, one.target)).stddev, nothing.stddev
+    )
+    assert nothing.mean.abs().max().item() < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["kriged"])
+def test_contract(kind: str) -> None:  # noqa: ARG001
+    testing.check_neural_process(partial(build_model, config()), GRID)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim_y": 2}, "prior observes 1 outputs, but the model has 2"),
+        ({"prior": Kriging(of=(("ship", 0),))}, "Unknown source 'ship' in the prior; did you mean"),
+        ({"prior": Kriging(of=(("ships", 1),))}, "Column 1 of source 'ships' in the prior"),
+        (
+            {"prior": Kriging(of=(("ships", 0),), features=("height",))},
+            "Unknown feature 'height' in the prior",
+        ),
+        ({"tokens": Values()}, "Value tokens"),
+    ],
+)
+def test_priors_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_a_model_with_a_prior_is_fitted_saved_and_loaded(tmp_path: object) -> None:
+    data = small.dataset()
+    model = GriddedTNP.for_data(data, prior="kriging", dim=16, heads=2, layers=1, quiet=True)
+    assert isinstance(model.network, KrigedNetwork)
+    model.fit(data, recipe=Recipe(3, 2, 1e-3), quiet=True)
+    once = data.at(small.TIMES[2])
+    places = small.table()[["station", "lat", "lon", "elevation"]].drop_duplicates("station")
+    before = model.predict(once, at=places, progress=False)
+    again = GriddedTNP.load(model.save(f"{tmp_path}/model"))
+    after = again.predict(once, at=places, progress=False)
+    np.testing.assert_array_equal(before["t2m_mean"], after["t2m_mean"])
+    assert np.isfinite(
+        model.sample(2, once, at=places, subset=4, progress=False)["t2m_sample0"]
+    ).all()
