@@ -16,10 +16,11 @@ import pytest
 import torch
 from fitting_cases import RECIPE, parts, small
 
-from gridtnp import doctor, processor
-from gridtnp.estimates import estimate
+from gridtnp import processor
+from gridtnp.cli import doctor
 from gridtnp.ops import native
 from gridtnp.training.design import ModelOptions, design
+from gridtnp.training.estimates import estimate
 
 SENTENCE = (
     "Bfloat16 products crash on this processor (SIGILL): set "

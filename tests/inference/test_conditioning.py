@@ -12,6 +12,7 @@ import pytest
 import small
 import torch
 import xarray as xr
+from exploring import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ def sorted_points(points: PointSet) -> np.ndarray:
     return rows[np.lexsort(rows.T)]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     seed=st.integers(0, 10_000),
     window=st.sampled_from(["[0h, 0h]", "(-6h, 0h]", "[-12h, 3h)", "(-24h, 24h]"]),

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -129,10 +128,11 @@ def test_a_killed_worker_ends_the_job_and_resuming_works(
     assert_same(tmp_path / "run", alone)
 
 
-def test_shards_need_several_processes_and_adamw() -> None:
+def test_shards_need_several_processes_and_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = SummedLoss(model())
     with pytest.raises(ValueError, match=r"shard=True needs several processes, but there is only"):
         distribute(make_accelerator(), loss, Recipe(1), sharded=True)
-    two: Any = SimpleNamespace(num_processes=2)
+    two = make_accelerator()
+    monkeypatch.setattr(type(two), "num_processes", 2)
     with pytest.raises(ValueError, match=r'shard=True does not work with optimiser="muon"'):
         distribute(two, loss, Recipe(1, optimiser="muon"), sharded=True)
