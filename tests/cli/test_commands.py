@@ -203,10 +203,18 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (1, f"predict runs/exp --at {GRID} -o a.nc --static a=b", "pass --context as well"),
         (1, f"predict runs/exp --at {GRID} -o a.nc", "one, --times '2019-03-02 06:00', or several"),
         (1, f"sample runs/exp --at {GRID} -o a.nc", "one, --times '2019-03-02 06:00', or several"),
-        (1, f"predict runs/exp --at {GRID} {SHIPS} -o a.nc", "Unknown source 'ships' the model"),
+        (
+            1,
+            f"predict runs/exp --at {GRID} {SHIPS} -o a.nc",
+            "Unknown source 'ships' for this model",
+        ),
         (1, f"predict runs/exp --at {GRID} {BARE} -o a.nc", "--static elevation=FILE"),
         (1, f"sample runs/exp --at {GRID} {BARE} -o a.nc", "--static elevation=FILE"),
-        (1, f"predict runs/exp --at at.csv --times {NOON} -o a.csv", "leave out --times"),
+        (
+            1,
+            f"predict runs/exp --at at.csv --times {NOON} -o a.csv",
+            "--times is given, but the query has times",
+        ),
         (1, "export runs/exp -o model.onnx", ".pt2"),
     ],
 )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from inspect import Parameter as Argument
 from inspect import signature
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -328,7 +328,7 @@ def _discard_closed_streams() -> bool:
     return bool(closed)
 
 
-def _reader_gone(stream: IO[str]) -> bool:
+def _reader_gone(stream: Any) -> bool:
     try:
         stream.flush()
         errors = select.poll()
