@@ -129,7 +129,7 @@ def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
     truth = GaussianProcess(2, timed=False, length=0.7, hours=6.0)
     truth.noise.data.fill_(np.log(0.05))
     k = truth.covariance(seen, seen).detach() + 1e-8 * torch.eye(150).double()
-    y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[None, :, 0]
+    y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[..., 0]
     y, everyone = y + 0.05 * torch.randn(1, 150).double(), torch.ones(1, 150) > 0
 
     def score() -> float:
