@@ -90,7 +90,7 @@ def test_the_command_line_trains_with_several_processes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("GriddedTNP to predict") == 1
-    assert done.stdout.count("wrote run; go on with") == 1
+    assert done.stdout.count("wrote run; next:") == 1
     assert (tmp_path / "run" / "experiment.yaml").exists()
 
 
