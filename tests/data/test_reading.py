@@ -125,7 +125,7 @@ def test_a_truncated_file(tmp_path: Path, name: str) -> None:
         Dataset({"obs": tmp_path / f"cut-{name}"}, target="obs.t2m")
 
 
-@pytest.mark.parametrize("name", ["a.nc", "a.parquet", "a.csv", "a.grib", "a.zarr"])
+@pytest.mark.parametrize("name", ["a.nc", "a.parquet", "a.grib", "a.zarr"])
 def test_an_unreadable_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(OSError, match=rf"^Cannot read '.*{name}' as a \w+ file \("):

@@ -1,12 +1,13 @@
 """Which column or variable is latitude, longitude, time, level, station or elevation.
 
 CF attributes (`standard_name`, `units`, `cf_role`) take precedence over names, which are compared
-without case.
+without case. Latitudes and longitudes are converted to degrees north and east.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("site", "site_id", "platform", "platform_id", "buoy", "ship", "id", "station_name"),
     ),
     "elevation": ("elevation", "elev", "elev_m", "altitude", "alt", "orography"),
+    "x": ("x", "easting", "xc", "rlon"),
+    "y": ("y", "northing", "yc", "rlat"),
 }
-"""Accepted names of each role, the most likely first."""
+"""Accepted names of each role, the most likely first; `x` and `y` are projected coordinates."""
 STANDARD_NAMES = {
     "latitude": "lat",
     "longitude": "lon",
@@ -33,11 +36,19 @@ STANDARD_NAMES = {
     "platform_name": "station",
     "surface_altitude": "elevation",
     "height_above_mean_sea_level": "elevation",
+    "projection_x_coordinate": "x",
+    "projection_y_coordinate": "y",
+    "grid_longitude": "x",
+    "grid_latitude": "y",
 }
-UNITS = {
-    **dict.fromkeys(("degrees_north", "degree_north", "degrees_n", "degree_n"), "lat"),
-    **dict.fromkeys(("degrees_east", "degree_east", "degrees_e", "degree_e"), "lon"),
-}
+DEGREES = re.compile(
+    r"(?:decimal[ _])?(?:deg(?:ree)?s?|°)[ _]?(?:(n(?:orth)?|s(?:outh)?)|(e(?:ast)?|w(?:est)?))?",
+    re.I,
+)
+"""Units of latitudes and longitudes, with the direction of one or the other."""
+RADIANS = ("rad", "radian", "radians")
+ROW_NUMBERS = ("obs", "traj", "trajectory", "profile", "index", "level_0", "row", "record")
+"""Names of columns that number rows or tracks, if they hold whole numbers."""
 CF_ROLES = {"timeseries_id": "station", "trajectory_id": "station", "profile_id": "station"}
 
 
@@ -59,10 +70,70 @@ def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]
     """Raise unless latitude and longitude were found."""
     for role, word in (("lat", "latitude"), ("lon", "longitude")):
         if role not in found:
-            raise ValueError(
-                f"Source {source!r} has no {word} among {sorted(columns)}; name it {role!r} or "
-                f"give it the CF standard_name {word!r}."
-            )
+            way = f"; name it {role!r} or give it the CF standard_name {word!r}."
+            if "x" in found and "y" in found:
+                way = (
+                    f", only projected coordinates {found['x']!r} and {found['y']!r}; give the "
+                    f"projection: crs={{{source!r}: 'EPSG:25832'}}, for example."
+                )
+            raise ValueError(f"Source {source!r} has no {word} among {sorted(columns)}{way}")
+
+
+def to_degrees(
+    values: np.ndarray, role: str, column: str, attributes: Mapping[str, Any], source: str
+) -> np.ndarray:
+    """Latitudes in degrees north or longitudes in degrees east, as their units declare them.
+
+    Values that are in these units already, or declare none, are unchanged to the bit.
+    """
+    units = str(attributes.get("units") or "").strip()
+    what = f"{'Latitude' if role == 'lat' else 'Longitude'} {column!r} of source {source!r}"
+    if units.lower() in RADIANS:
+        return np.rad2deg(values)
+    match = DEGREES.fullmatch(units)
+    if units and (match is None or match[2 if role == "lat" else 1]):
+        raise ValueError(
+            f"{what} is in {units!r}, not in degrees; convert it, or give the projection: "
+            f"crs={{{source!r}: 'EPSG:25832'}}, for example."
+        )
+    direction = (match[1] or match[2] or "").lower() if match else ""
+    if direction[:1] not in ("s", "w"):
+        return values
+    if (values < 0).any():
+        right = "degrees_north" if role == "lat" else "degrees_east"
+        raise ValueError(
+            f"{what} is in {units!r}, but some are negative; give it positive "
+            f"{units.replace('_', ' ')} or units {right!r}."
+        )
+    return -values
+
+
+def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) -> str | None:
+    """Why a column without a role is no variable either: an index, a repeated or second coordinate.
+
+    `whole_numbers` is whether it holds nothing else.
+    """
+    name = column.lower()
+    if not name or re.fullmatch(r"unnamed: \d+(_level_\d+)?", name):
+        return f"column {column!r} has no name"
+    first = re.sub(r"\.\d+$", "", column)
+    if first != column and first in columns:
+        return f"column {column!r} repeats {first!r}"
+    if name not in "xy" and any(name in NAMES[role] for role in ("lat", "lon", "time", "station")):
+        return f"column {column!r} is another name of a coordinate"
+    if name in ROW_NUMBERS and whole_numbers:
+        return f"column {column!r} numbers the rows"
+    return None
+
+
+def require_file_name(column: str, source: str) -> None:
+    """Raise if a variable could not be written under its name."""
+    if "/" in column or not column.isprintable():
+        proposed = "".join(c if c.isprintable() and c != "/" else "_" for c in column)
+        raise ValueError(
+            f"Column {column!r} of source {source!r} cannot be the name of a variable, because "
+            f"files have no slashes in names; rename it, e.g. to {proposed!r}."
+        )
 
 
 def wrap(lon: np.ndarray, west: float = -180.0) -> np.ndarray:
@@ -103,7 +174,8 @@ def western_edge(lon: np.ndarray) -> float:
 
 def _declared_role(attributes: Mapping[str, Any]) -> str | None:
     standard = STANDARD_NAMES.get(str(attributes.get("standard_name", "")).lower())
-    units = UNITS.get(str(attributes.get("units", "")).lower())
+    match = DEGREES.fullmatch(str(attributes.get("units", "")).strip())
+    units = ("lat" if match[1] else "lon" if match[2] else None) if match else None
     return standard or units or CF_ROLES.get(str(attributes.get("cf_role", "")).lower())
 
 

@@ -5,7 +5,7 @@ Static fields (elevation, land-sea mask) are interpolated bilinearly; the others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,13 +117,15 @@ class StaticFeature:
 
 
 def static_features(
-    given: Mapping[str, Data] | Data | None, sources: Mapping[str, Source]
+    given: Mapping[str, Data] | Data | None,
+    sources: Mapping[str, Source],
+    na_values: Sequence[float | str] = (),
 ) -> tuple[dict[str, StaticFeature], list[Note]]:
     """Static features by name, from a dataset of fields or a mapping to fields or columns."""
     if given is None:
         return {}, []
     if isinstance(given, xr.Dataset) or not isinstance(given, Mapping):
-        source, notes = read_source("static", given)
+        source, notes = read_source("static", given, na_values=na_values)
         fields = {name: StaticField.of(name, source, name) for name in source.names}
         return {name: StaticFeature(name, field, name) for name, field in fields.items()}, notes
     made, notes = {}, []
@@ -136,7 +138,7 @@ def static_features(
             field = StaticField.of(name, source, column) if on_grid else None
             made[name] = StaticFeature(name, field, column)
         else:
-            source, found = read_source(name, data)
+            source, found = read_source(name, data, na_values=na_values)
             notes += found
             variable = name if name in source.names else source.names[0]
             made[name] = StaticFeature(name, StaticField.of(name, source, variable), name)
