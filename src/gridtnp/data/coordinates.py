@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -73,8 +74,8 @@ def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]
             way = f"; name it {role!r} or give it the CF standard_name {word!r}."
             if "x" in found and "y" in found:
                 way = (
-                    f", only projected coordinates {found['x']!r} and {found['y']!r}; give the "
-                    f"projection: crs={{{source!r}: 'EPSG:25832'}}, for example."
+                    f", only projected {found['x']!r} and {found['y']!r}; convert them, "
+                    f"e.g. by their projection: Dataset(..., crs={{{source!r}: 'EPSG:25832'}})."
                 )
             raise ValueError(f"Source {source!r} has no {word} among {sorted(columns)}{way}")
 
@@ -93,8 +94,8 @@ def to_degrees(
     match = DEGREES.fullmatch(units)
     if units and (match is None or match[2 if role == "lat" else 1]):
         raise ValueError(
-            f"{what} is in {units!r}, not in degrees; convert it, or give the projection: "
-            f"crs={{{source!r}: 'EPSG:25832'}}, for example."
+            f"{what} is in {units!r}, not in degrees; convert it, e.g. by its projection: "
+            f"Dataset(..., crs={{{source!r}: 'EPSG:25832'}})."
         )
     direction = (match[1] or match[2] or "").lower() if match else ""
     if direction[:1] not in ("s", "w"):
@@ -106,6 +107,21 @@ def to_degrees(
             f"{units.replace('_', ' ')} or units {right!r}."
         )
     return -values
+
+
+def table_places(table: pd.DataFrame, source: str) -> tuple[dict[str, str], np.ndarray, np.ndarray]:
+    """The columns of a list of places in their roles, its latitudes and its longitudes."""
+    units = table.attrs.get("units", {})
+    columns = {str(c): {"units": units[c]} if c in units else {} for c in table.columns}
+    found = recognise(columns)
+    require_places(found, source, columns)
+    lat, lon = (
+        to_degrees(
+            table[found[role]].to_numpy(np.float64), role, found[role], columns[found[role]], source
+        )
+        for role in ("lat", "lon")
+    )
+    return found, lat, lon
 
 
 def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) -> str | None:

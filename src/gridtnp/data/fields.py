@@ -23,7 +23,7 @@ from gridtnp.data.coordinates import (
     wrap,
 )
 from gridtnp.data.projection import add_latlon
-from gridtnp.data.quality import Missing, Note, sentinels
+from gridtnp.data.quality import Missing, Note, require_decoded, sentinels, unpack_limits
 from gridtnp.data.sources import Lazy, Loaded, Panel, Source, Store, Variable
 from gridtnp.data.tables import describe_values, kept_attributes, read_table
 from gridtnp.data.times import show, to_times
@@ -55,7 +55,7 @@ def read_dataset(
     missing, and `crs` is the projection of its coordinates.
     """
     ds = data.to_dataset(name=data.name or name) if isinstance(data, xr.DataArray) else data
-    _require_decoded(name, ds)
+    require_decoded(name, ds)
     ds = add_latlon(name, unpack_limits(ds), crs)
     found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
     require_places(found, name, map(str, ds.variables))
@@ -185,35 +185,6 @@ def _values(array: xr.DataArray) -> np.ndarray:
             f"Cannot read {str(array.name)!r} ({reason}); was the download or copy of its file cut "
             "short?"
         ) from error
-
-
-def unpack_limits(ds: xr.Dataset) -> xr.Dataset:
-    """The dataset with `valid_range`, `valid_min` and `valid_max` in the units of its values.
-
-    By convention, whole numbers are in the units of the packed values on disk.
-    """
-    ds = ds.copy()
-    for variable in ds.variables.values():
-        scale = variable.encoding.get("scale_factor", 1.0)
-        offset = variable.encoding.get("add_offset", 0.0)
-        for key in ("valid_range", "valid_min", "valid_max"):
-            limits = np.asarray(variable.attrs.get(key, ""))
-            if limits.dtype.kind in "iu" and (scale, offset) != (1.0, 0.0):
-                # half a step of slack, since values were rounded on unpacking
-                ends = {"valid_min": -0.5, "valid_max": 0.5}.get(key, np.array([-0.5, 0.5]))
-                if limits.ndim == np.ndim(ends):
-                    variable.attrs[key] = np.sort((limits + ends) * float(scale) + float(offset))
-    return ds
-
-
-def _require_decoded(name: str, ds: xr.Dataset) -> None:
-    for key in ds.variables:
-        packed = {"scale_factor", "add_offset"} & set(ds[key].attrs)
-        if packed:
-            raise ValueError(
-                f"Variable {str(key)!r} of source {name!r} is packed, since its attributes have "
-                f"{sorted(packed)[0]!r}; unpack it with xr.decode_cf(ds)."
-            )
 
 
 def _in_degrees(name: str, ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:

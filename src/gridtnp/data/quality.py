@@ -1,4 +1,4 @@
-"""`Note`: what was dropped, masked or noticed in the data; `Missing`: values that stand for none."""
+"""`Note`: what was dropped, masked or noticed; `Missing`: values that stand for missing ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 
 Action = Literal["dropped", "masked", "left out", "noticed"]
 
@@ -45,7 +46,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Missing:
-    """The values of a variable that stand for missing: `values`, and all beyond `low` and `high`."""
+    """Which values stand for missing: `values`, and all below `low` or above `high`."""
 
     values: tuple[float, ...] = ()
     low: float = -np.inf
@@ -92,6 +93,35 @@ def sentinels(source: str, column: str, values: np.ndarray) -> list[Note]:
             why = f"{column} is {shown}, which often stands for missing; na_values=[{shown}] masks"
             notes.append(Note(source, "noticed", f"{why} it", int(count), values.size))
     return notes
+
+
+def unpack_limits(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with `valid_range`, `valid_min` and `valid_max` in the units of its values.
+
+    By convention, whole numbers are in the units of the packed values on disk.
+    """
+    ds = ds.copy()
+    for variable in ds.variables.values():
+        scale = variable.encoding.get("scale_factor", 1.0)
+        offset = variable.encoding.get("add_offset", 0.0)
+        for key in ("valid_range", "valid_min", "valid_max"):
+            limits = np.asarray(variable.attrs.get(key, ""))
+            if limits.dtype.kind in "iu" and (scale, offset) != (1.0, 0.0):
+                # half a step of slack, since values were rounded on unpacking
+                ends = {"valid_min": -0.5, "valid_max": 0.5}.get(key, np.array([-0.5, 0.5]))
+                if limits.ndim == np.ndim(ends):
+                    variable.attrs[key] = np.sort((limits + ends) * float(scale) + float(offset))
+    return ds
+
+
+def require_decoded(name: str, ds: xr.Dataset) -> None:
+    for key in ds.variables:
+        packed = {"scale_factor", "add_offset"} & set(ds[key].attrs)
+        if packed:
+            raise ValueError(
+                f"Variable {str(key)!r} of source {name!r} is packed, since its attributes have "
+                f"{sorted(packed)[0]!r}; unpack it with xr.decode_cf(ds)."
+            )
 
 
 def warn(notes: Sequence[Note], stacklevel: int) -> None:

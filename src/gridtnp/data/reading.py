@@ -17,8 +17,8 @@ import pandas as pd
 import xarray as xr
 
 from gridtnp.data.csv_files import Unreadable, read_csv
-from gridtnp.data.fields import read_dataset, unpack_limits
-from gridtnp.data.quality import Note
+from gridtnp.data.fields import read_dataset
+from gridtnp.data.quality import Note, unpack_limits
 from gridtnp.data.sources import Source
 from gridtnp.data.tables import read_table
 from gridtnp.errors import require_installed
