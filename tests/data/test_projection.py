@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +225,18 @@ def test_packed_values_and_limits(tmp_path: Path) -> None:
         ValueError, match=r"^Variable 't2m' of source 'obs' is packed, since its at"
     ):
         Dataset({"obs": raw}, target="obs.t2m")
+
+
+@pytest.mark.parametrize("first", ["cfgrib", "gridtnp"])
+def test_projections_and_grib_work_in_one_process(first: str) -> None:
+    """Both bring a library PROJ of their own; with the wrong one the process crashes."""
+    code = (
+        f"import {first}, pandas as pd, gridtnp as gt\n"
+        "table = pd.DataFrame({'x': [691604.0], 'y': [5334780.0], 't': [1.0]})\n"
+        "data = gt.Dataset({'obs': table}, target='obs.t', crs={'obs': 'EPSG:25832'})\n"
+        "import cfgrib, eccodes\n"
+        "data = gt.Dataset({'obs': table}, target='obs.t', crs={'obs': 'EPSG:25832'})\n"
+        "print(round(float(data.sources['obs'].lat[0]), 6))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "48.137399\n", done.stderr

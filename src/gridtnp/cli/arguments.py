@@ -79,7 +79,7 @@ def read_places(at: str) -> Places:
     from gridtnp.data.places import latlon_grid
     from gridtnp.data.reading import open_data
 
-    if "=" not in at:
+    if "=" not in at or Path(at).exists():
         return open_data(at)
     given: dict[str, str] = {}
     for part in at.split(","):

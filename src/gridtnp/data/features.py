@@ -5,6 +5,7 @@ Static fields (elevation, land-sea mask) are interpolated bilinearly; the others
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -131,7 +132,7 @@ def static_features(
     made, notes = {}, []
     for name, data in given.items():
         owner, _, column = data.partition(".") if isinstance(data, str) else ("", "", "")
-        if owner in sources:
+        if owner in sources and not os.path.exists(str(data)):
             source = sources[owner]
             require_known(column, source.columns, "column", f"of source {owner!r}")
             on_grid = isinstance(source, Panel) and source.shape is not None
@@ -167,18 +168,11 @@ def _bracket(
         low = np.clip(low, 0, len(axis) - 2)
         high = low + 1
         width, position = axis[high] - axis[low], x - axis[low]
-        width = np.where((position < 0) | (position > width), np.inf, width)
-    gap = width > 3 * step
-    distance = np.where(position < 0, -position, position)  # to `low`
-    if period:
-        remaining = width - position
-        edge = np.where(distance <= step, 0.0, np.where(remaining <= step, 1.0, np.nan))
-    else:
-        after = x - axis[-1]
-        edge = np.where((position < 0) & (distance <= step), 0.0, np.nan)
-        edge = np.where((after > 0) & (after <= step), 1.0, edge)
+    before, after = np.abs(position), np.abs(width - position)
+    edge = np.where(before <= np.minimum(step, after), 0.0, np.where(after <= step, 1.0, np.nan))
+    inside = (position >= 0) & (position <= width) & (width <= 3 * step)
     with np.errstate(invalid="ignore"):
-        return low, high, np.where(gap, edge, position / np.where(gap, 1.0, width))
+        return low, high, np.where(inside, position / np.where(inside, width, 1.0), edge)
 
 
 def _sine_cosine(phase: np.ndarray) -> np.ndarray:

@@ -5,6 +5,8 @@ This needs pyproj. Latitudes and longitudes are those of WGS 84.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +42,7 @@ def unproject(
     units: tuple[Any, Any] = (None, None),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Latitudes and longitudes of projected coordinates; NaN where the projection has none."""
-    pyproj = require_installed("pyproj", "geo", f"The projection of source {source!r}")
+    pyproj = _pyproj(source)
     try:
         system = pyproj.CRS.from_user_input(crs)
     except pyproj.exceptions.CRSError as error:
@@ -105,7 +107,7 @@ def _grid_mapping(source: str, ds: xr.Dataset) -> CRS | None:
     for key, attributes in named.items():
         if attributes.get("grid_mapping_name") == "latitude_longitude":
             return None
-        pyproj = require_installed("pyproj", "geo", f"The projection of source {source!r}")
+        pyproj = _pyproj(source)
         try:
             system = pyproj.CRS.from_cf(attributes)
         except (pyproj.exceptions.CRSError, KeyError) as error:
@@ -133,6 +135,21 @@ def _scale(source: str, column: str, units: Any, system: CRS) -> float:
         f"Coordinate {column!r} of source {source!r} is in {text!r}, but its projection is in "
         f"{axis.unit_name!r}; convert it."
     )
+
+
+def _pyproj(source: str) -> Any:
+    """Import pyproj with its own PROJ, even if another one was loaded before.
+
+    The GRIB reader eccodes loads one for all, with which pyproj would crash.
+    """
+    flags = sys.getdlopenflags() if hasattr(os, "RTLD_DEEPBIND") else None
+    try:
+        if flags is not None:
+            sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
+        return require_installed("pyproj", "geo", f"The projection of source {source!r}")
+    finally:
+        if flags is not None:
+            sys.setdlopenflags(flags)
 
 
 def _reason(error: Exception) -> str:
