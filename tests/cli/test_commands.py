@@ -490,7 +490,7 @@ def test_an_experiment_names_missing_values_and_projections(tmp_path: Path) -> N
 def test_what_nobody_thought_of_is_a_sentence_too(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(files: list[str]) -> None:
+    def fail(_: list[str]) -> None:
         raise error("deep inside\nand more")
 
     monkeypatch.setattr("gridtnp.cli.first_experiment.inspect_files", fail)

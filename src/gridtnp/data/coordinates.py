@@ -143,12 +143,13 @@ def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) 
 
 
 def require_file_name(column: str, source: str) -> None:
-    """Raise if a variable could not be written under its name."""
-    if "/" in column or not column.isprintable():
-        proposed = "".join(c if c.isprintable() and c != "/" else "_" for c in column)
+    """Raise if netCDF or Zarr could not hold a variable of this name."""
+    first = column[:1].isalnum() or column[:1] == "_"
+    if not first or "/" in column or not column.isprintable() or column != column.strip():
+        proposed = re.sub(r"\W+", "_", column).strip("_") or "variable"
         raise ValueError(
-            f"Column {column!r} of source {source!r} cannot be the name of a variable, because "
-            f"files have no slashes in names; rename it, e.g. to {proposed!r}."
+            f"Column {column!r} of source {source!r} cannot be the name of a variable in a file; "
+            f"rename it, e.g. to {proposed!r}."
         )
 
 

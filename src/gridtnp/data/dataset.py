@@ -60,8 +60,10 @@ class Dataset:
         notes: list[Note] = []
         self.sources: dict[str, Source] = {}
         for name, data in sources.items():
-            if not name or "." in name:
-                raise ValueError(f"Source name {name!r}: must not be empty or contain a dot.")
+            if not name or not name.isprintable() or {".", "/"} & set(name):
+                raise ValueError(
+                    f"Source name {name!r}: must be printable, without dots and slashes; rename it."
+                )
             system = (crs or {}).get(name)
             self.sources[name], found = read_source(name, data, memory, na_values, system)
             notes += found
