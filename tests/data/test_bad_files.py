@@ -19,7 +19,6 @@ import xarray as xr
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.quality import DataWarning
-from gridtnp.data.reading import read_source
 
 HEADER = "station,time,lat,lon,tmax,rain"
 ROWS = (
@@ -76,7 +75,7 @@ CSV: list[tuple[str, str | bytes, str, str]] = [
     ("-9999 as an elevation", with_column("elevation", 500, 600, 700, 500, -9999, 700), "warned", r"obs: 1 of 6 noticed: elevation is -9999, which often"),
     ("an index without a name", table(header=f"{HEADER},", each=",7"), "listed", r"left out: column 'Unnamed: 6' has no name$"),
     ("a column twice", table(header=f"{HEADER},lat", each=",48"), "listed", r"left out: column 'lat\.1' repeats 'lat'$"),
-    ("another latitude", table(header=f"{HEADER},latitude", each=",48"), "listed", r"left out: column 'latitude' is another name of a coordinate$"),
+    ("another latitude", table(header=f"{HEADER},latitude", each=",48"), "listed", r"left out: column 'latitude' is a second latitude$"),
     ("a number of the observation", with_column("obs", 0, 1, 2, 3, 4, 5), "listed", r"left out: column 'obs' numbers the rows$"),
     ("a number of the trajectory", with_column("traj", 0, 0, 0, 1, 1, 1), "listed", r"left out: column 'traj' numbers the rows$"),
     ("a slash in a name", table(header=HEADER.replace("tmax", "t/max")), "refused", r"^Column 't/max' of source 'obs' cannot be the name of a variable in a file; rename it, e\.g\. to 't_max'\.$"),
@@ -207,10 +206,11 @@ NETCDF: list[tuple[str, Change, str, str]] = [
     ("months since", numbered_times("months since 2000-01-01"), "refused", r"^Cannot decode '.*a\.nc' \(.*months since 2000-01-01.*\); open it with xr\.open_dataset\(path, decode_times=False\), correct it and pass the dataset\.$"),
     ("another calendar", numbered_times("days since 2000-01-01", calendar="360_day"), "refused", r"^'time' is in calendar '360_day'; convert it with"),
     ("times without units", lambda ds: ds.assign_coords(time=np.arange(6)), "refused", r"^'time' holds numbers \(first: 0\), not dates"),
+    ("an axis of text", lambda ds: ds.assign_coords(lat=[f"{v}N" for v in ds.lat.values]), "refused", r"^Latitude 'lat' of source 'obs' is not numeric \(first: '50\.0N'\); convert it to degrees\.$"),
     ("no latitude", lambda ds: ds.rename(lat="row"), "refused", r"^Source 'obs' has no latitude among \["),
     ("no variable", lambda ds: ds.drop_vars(["t2m", "u10"]), "refused", r"^Source 'obs' has no variable with dimensions"),
     ("a number of the trajectory", lambda ds: ds.assign(traj=ds.t2m.astype(int)), "listed", r"left out: column 'traj' numbers the rows$"),
-    ("another latitude", lambda ds: ds.assign(latitude=ds.t2m), "listed", r"left out: column 'latitude' is another name of a coordinate$"),
+    ("another latitude", lambda ds: ds.assign(latitude=ds.t2m), "listed", r"left out: column 'latitude' is a second latitude$"),
 ]  # fmt: skip
 
 
@@ -277,8 +277,3 @@ def test_na_values_are_masked_in_tables_and_datasets(tmp_path: Path) -> None:
     assert [str(note) for note in made.notes] == ["obs: 3 of 120 masked: t2m is missing"]
     lazily = Dataset({"obs": ds}, target="obs.t2m", na_values=[1e20], memory=0)
     assert np.isnan(lazily.sources["obs"].values(0, 3)[:, 0]).all()
-
-
-def test_read_source_names_the_sources_that_it_takes() -> None:
-    with pytest.raises(TypeError, match=r"^Source 'obs' is of type list; it must be a pandas"):
-        read_source("obs", [1, 2])  # pyright: ignore[reportArgumentType]

@@ -407,7 +407,7 @@ def test_counters_of_tracks_and_observations_are_no_variables() -> None:
 def test_sentinels_at_the_first_step_of_a_lazy_source_are_noticed() -> None:
     ds = weather.field()
     ds.t2m[0, 0, 0] = -9999.0
-    _, notes = read_dataset("era5", ds, 0)
+    _, notes = read_dataset("era5", ds, 200)
     assert [n.why for n in notes if n.action == "noticed"] == [
         "t2m is -9999, which often stands for missing; na_values=[-9999] masks it"
     ]

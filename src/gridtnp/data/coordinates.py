@@ -28,6 +28,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "y": ("y", "northing", "yc", "rlat"),
 }
 """Accepted names of each role, the most likely first; `x` and `y` are projected coordinates."""
+WORDS = {"lat": "latitude", "lon": "longitude"}
 STANDARD_NAMES = {
     "latitude": "lat",
     "longitude": "lon",
@@ -69,7 +70,7 @@ def recognise(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]) -> None:
     """Raise unless latitude and longitude were found."""
-    for role, word in (("lat", "latitude"), ("lon", "longitude")):
+    for role, word in WORDS.items():
         if role not in found:
             way = f"; name it {role!r} or give it the CF standard_name {word!r}."
             if "x" in found and "y" in found:
@@ -80,6 +81,12 @@ def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]
             raise ValueError(f"Source {source!r} has no {word} among {sorted(columns)}{way}")
 
 
+def units_text(attributes: Mapping[str, Any]) -> str:
+    """The units that attributes declare; empty if there are none."""
+    units = attributes.get("units")
+    return "" if units is None else str(units).strip()
+
+
 def to_degrees(
     values: np.ndarray, role: str, column: str, attributes: Mapping[str, Any], source: str
 ) -> np.ndarray:
@@ -87,8 +94,12 @@ def to_degrees(
 
     Values that are in these units already, or declare none, are unchanged to the bit.
     """
-    units = str(attributes.get("units") or "").strip()
-    what = f"{'Latitude' if role == 'lat' else 'Longitude'} {column!r} of source {source!r}"
+    units = units_text(attributes)
+    what = f"{WORDS[role].capitalize()} {column!r} of source {source!r}"
+    if values.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{what} is not numeric (first: {str(np.ravel(values)[0])!r}); convert it to degrees."
+        )
     if units.lower() in RADIANS:
         return np.rad2deg(values)
     match = DEGREES.fullmatch(units)
@@ -135,8 +146,9 @@ def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) 
     first = re.sub(r"\.\d+$", "", column)
     if first != column and first in columns:
         return f"column {column!r} repeats {first!r}"
-    if name not in "xy" and any(name in NAMES[role] for role in ("lat", "lon", "time", "station")):
-        return f"column {column!r} is another name of a coordinate"
+    for role in ("lat", "lon", "time", "station"):
+        if name in NAMES[role] and name not in "xy":
+            return f"column {column!r} is a second {WORDS.get(role, role)}"
     if name in ROW_NUMBERS and whole_numbers:
         return f"column {column!r} numbers the rows"
     return None
@@ -191,7 +203,7 @@ def western_edge(lon: np.ndarray) -> float:
 
 def _declared_role(attributes: Mapping[str, Any]) -> str | None:
     standard = STANDARD_NAMES.get(str(attributes.get("standard_name", "")).lower())
-    match = DEGREES.fullmatch(str(attributes.get("units", "")).strip())
+    match = DEGREES.fullmatch(units_text(attributes))
     units = ("lat" if match[1] else "lon" if match[2] else None) if match else None
     return standard or units or CF_ROLES.get(str(attributes.get("cf_role", "")).lower())
 

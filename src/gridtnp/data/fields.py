@@ -19,6 +19,7 @@ from gridtnp.data.coordinates import (
     require_file_name,
     require_places,
     to_degrees,
+    units_text,
     why_no_variable,
     wrap,
 )
@@ -111,13 +112,17 @@ def read_dataset(
         store = Lazy(lambda a, b: _fetch(fields, names, layout, a, b), len(steps), block, memory)
         described = [
             Variable(
-                column, attributes[column].get("units"), kept_attributes(attributes[column]), None
+                column,
+                units_text(attributes[column]) or None,
+                kept_attributes(attributes[column]),
+                None,
             )
             for column in names
         ]
-        first = store.read(0, 1)  # the rest stays on disk
-        for i, column in enumerate(names):
-            notes += sentinels(name, column, first[..., i])
+        if per_step <= memory:  # the rest stays on disk
+            first = store.read(0, 1)
+            for i, column in enumerate(names):
+                notes += sentinels(name, column, first[..., i])
     static = {key: _static_column(ds[key], layout, na_values) for key in columns}
     for column, numbers in static.items():
         notes += sentinels(name, column, numbers)
@@ -305,7 +310,7 @@ def _places(
         example = f"station {labels[row]}: {y[row]:g}, {x[row]:g}"
         count = int((~valid).sum())
         notes.append(Note(name, "dropped", "invalid coordinates", count, len(y), example))
-    x, order = wrap(x), np.flatnonzero(valid)
+    x, order = wrap(np.where(valid, x, np.nan)), np.flatnonzero(valid)
     order = order[np.lexsort([labels[order], x[order], y[order]])]
     return labels[order], None, (y[order], x[order]), order
 

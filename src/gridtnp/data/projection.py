@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gridtnp.data.coordinates import DEGREES, RADIANS, recognise, require_places
+from gridtnp.data.coordinates import DEGREES, RADIANS, recognise, require_places, units_text
 from gridtnp.errors import require_installed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def unproject(
     x: np.ndarray,
     y: np.ndarray,
     columns: tuple[str, str],
-    units: tuple[Any, Any] = (None, None),
+    units: tuple[str, str] = ("", ""),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Latitudes and longitudes of projected coordinates; NaN where the projection has none."""
     pyproj = _pyproj(source)
@@ -82,7 +82,7 @@ def add_latlon(source: str, ds: xr.Dataset, crs: str | None) -> xr.Dataset:
     else:
         dims = (*y.dims, *x.dims)
         row, column = np.meshgrid(y.values, x.values, indexing="ij")
-    units = (x.attrs.get("units"), y.attrs.get("units"))
+    units = units_text(x.attrs), units_text(y.attrs)
     lat, lon = unproject(
         source, system, column.astype(np.float64), row.astype(np.float64), columns, units
     )
@@ -119,20 +119,17 @@ def _grid_mapping(source: str, ds: xr.Dataset) -> CRS | None:
     return None
 
 
-def _scale(source: str, column: str, units: Any, system: CRS) -> float:
+def _scale(source: str, column: str, units: str, system: CRS) -> float:
     """The factor from declared units to those of the projection."""
-    text = str(units or "").strip()
     axis = system.axis_info[0]
-    if not text:
+    if not units or (system.is_geographic and DEGREES.fullmatch(units)):
         return 1.0
-    if system.is_geographic and DEGREES.fullmatch(text):
-        return 1.0
-    if system.is_geographic and text.lower() in RADIANS:
+    if system.is_geographic and units.lower() in RADIANS:
         return float(np.rad2deg(1.0))
-    if not system.is_geographic and text.lower() in METRES:
-        return METRES[text.lower()] / axis.unit_conversion_factor
+    if not system.is_geographic and units.lower() in METRES:
+        return METRES[units.lower()] / axis.unit_conversion_factor
     raise ValueError(
-        f"Coordinate {column!r} of source {source!r} is in {text!r}, but its projection is in "
+        f"Coordinate {column!r} of source {source!r} is in {units!r}, but its projection is in "
         f"{axis.unit_name!r}; convert it."
     )
 

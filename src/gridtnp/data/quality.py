@@ -79,10 +79,11 @@ class Missing:
 def sentinels(source: str, column: str, values: np.ndarray) -> list[Note]:
     """A note on every value that seems to stand for missing, such as -9999 or 1e20."""
     finite = values[np.isfinite(values)].astype(np.float32)
+    ends = np.abs([finite.min(), finite.max()]) if len(finite) else np.zeros(0)
+    if not ((ends >= HUGE) | np.isin(ends, SENTINELS)).any():  # the others are between them
+        return []
     huge = np.abs(finite) >= HUGE
     known = huge | np.isin(np.abs(finite), SENTINELS)
-    if not known.any():
-        return []
     rest = finite[~known]
     low, high = (float(rest.min()), float(rest.max())) if len(rest) else (0.0, 0.0)
     notes = []

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from gridtnp.data.coordinates import units_text
 from gridtnp.data.csv_files import Unreadable, read_csv
 from gridtnp.data.fields import read_dataset
 from gridtnp.data.quality import Note, unpack_limits
@@ -143,10 +144,10 @@ def _reason(error: Exception) -> str:
 
 def _require_same_units(addresses: list[str], datasets: list[xr.Dataset]) -> None:
     """Raise if a variable has other units in some of the files of one source."""
-    seen: dict[str, tuple[str, Any]] = {}
+    seen: dict[str, tuple[str, str]] = {}
     for address, ds in zip(addresses, datasets, strict=True):
         for name in map(str, ds.variables):
-            units = ds[name].attrs.get("units")
+            units = units_text(ds[name].attrs)
             first, expected = seen.setdefault(name, (address, units))
             if units != expected:
                 one, other = (f"in {u!r}" if u else "without units" for u in (expected, units))

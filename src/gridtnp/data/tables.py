@@ -15,6 +15,7 @@ from gridtnp.data.coordinates import (
     require_file_name,
     require_places,
     to_degrees,
+    units_text,
     why_no_variable,
     wrap,
 )
@@ -63,7 +64,7 @@ def read_table(
     else:
         columns = projected_columns(found, name)
         x, y = (_numbers(name, frame, column) for column in columns)
-        declared = known[columns[0]].get("units"), known[columns[1]].get("units")
+        declared = units_text(known[columns[0]]), units_text(known[columns[1]])
         lat, lon = unproject(name, crs, x, y, columns, declared)
         found |= {"lon": columns[0], "lat": columns[1]}
     times = to_times(frame[found["time"]], found["time"]) if "time" in found else None
@@ -71,7 +72,7 @@ def read_table(
     if not valid.any():
         raise ValueError(
             f"No row of source {name!r} has a latitude within ±90 and a longitude within ±360 "
-            f"(first: {found['lat']} {lat[0]:g}, {found['lon']} {lon[0]:g}); are they in metres, "
+            f"(row 0: {found['lat']} {lat[0]:g}, {found['lon']} {lon[0]:g}); are they in metres, "
             "or swapped?"
         )
     if not valid.all():
@@ -85,6 +86,7 @@ def read_table(
         notes.append(Note(name, "dropped", "no time", int(missing.sum()), total, f"row {row}"))
         valid &= ~missing
 
+    lat, lon = np.where(valid, lat, np.nan), np.where(valid, lon, np.nan)
     labels = _station_labels(frame, found, lat, lon)
     variables, columns = _classify_columns(name, frame, found, notes)
     if not variables:
