@@ -498,3 +498,6 @@ def test_what_nobody_thought_of_is_a_sentence_too(
     assert text == f"{error.__name__}: deep inside and more; --debug shows where it happened."
     with pytest.raises(error):
         main(["inspect", "stations.csv", "--debug"])
+    monkeypatch.setattr("gridtnp.cli.first_experiment.looked_at", lambda _: next(iter(())))
+    text = refused(capsys, 1, "inspect", "stations.csv")
+    assert text == "StopIteration; --debug shows where it happened."

@@ -240,6 +240,19 @@ def test_files_in_other_units_are_not_joined(tmp_path: Path, units: str | None) 
     check(outcome({"obs": tmp_path / "*.nc"}), "refused", sentence)
 
 
+def test_degrees_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
+    ds = weather.field()
+    for i, units in enumerate(("degrees_north", "degree")):
+        part = ds.isel(time=slice(3 * i, 3 * i + 3))
+        part.lat.attrs["units"] = units
+        part.to_netcdf(tmp_path / f"{i}.nc", engine="netcdf4")
+    assert outcome({"obs": tmp_path / "*.nc"}) == ("listed", "")
+    part = part.assign_coords(lat=("lat", np.deg2rad(ds.lat.values), {"units": "rad"}))
+    part.to_netcdf(tmp_path / "1.nc", engine="netcdf4")
+    sentence = r"^'lat' is in 'degrees' in '.*0\.nc' but in 'rad' in '.*1\.nc'; convert one"
+    check(outcome({"obs": tmp_path / "*.nc"}), "refused", sentence)
+
+
 def test_files_that_do_not_join_are_named(tmp_path: Path) -> None:
     ds = weather.field()
     for i in (1, 2):
@@ -261,13 +274,13 @@ def test_a_left_out_column_says_why_when_it_is_wanted(tmp_path: Path) -> None:
 
 def test_na_values_are_masked_in_tables_and_datasets(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text(table("12.0", "M").replace("2.5\n", "-9999\n"))
+    path.write_text(table("12.0", "M").replace("2.5\n", "-9999\n").replace(",13.5,", ",-9999.0,"))
     data = Dataset({"obs": path}, target="obs.tmax", na_values=["M", -9999])
     source = data.sources["obs"]
     assert source.names == ("rain", "tmax")
     assert [str(note) for note in data.notes] == [
         "obs: 2 of 6 masked: rain is missing",
-        "obs: 1 of 6 masked: tmax is missing",
+        "obs: 2 of 6 masked: tmax is missing",
     ]
     frame = pd.read_csv(path)
     again = Dataset({"obs": frame}, target="obs.tmax", na_values=["M", -9999])

@@ -311,8 +311,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(CLOSED_PIPE)
         _exit(1, _in_flags(str(error) or type(error).__name__, given), debug)
     except Exception as error:
-        reason = " ".join(" ".join(map(str, error.args)).split())
-        _exit(1, f"{type(error).__name__}: {reason}; --debug shows where it happened.", debug)
+        words = " ".join([f"{type(error).__name__}:", *map(str, error.args)]).split()
+        _exit(1, f"{' '.join(words).rstrip(':')}; --debug shows where it happened.", debug)
     except SystemExit as left:
         by_rich = isinstance(left.__context__, BrokenPipeError)  # it exits with code 1
         if by_rich or _discard_closed_streams():

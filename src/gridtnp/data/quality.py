@@ -65,6 +65,8 @@ class Missing:
 
     def mask(self, values: np.ndarray) -> np.ndarray:
         """The values with NaN where they are missing, or the same array if none are."""
+        if not self.values and (self.low, self.high) == (-np.inf, np.inf):
+            return values
         single = np.asarray(values).astype(np.float32)  # in which 999.9 is 999.9
         with np.errstate(over="ignore"):
             low, high = np.float32(self.low), np.float32(self.high)

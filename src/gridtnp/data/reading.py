@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.coordinates import units_text
+from gridtnp.data.coordinates import DEGREES, units_text
 from gridtnp.data.csv_files import Unreadable, read_csv
 from gridtnp.data.fields import read_dataset
 from gridtnp.data.quality import Note, unpack_limits
@@ -148,6 +148,8 @@ def _require_same_units(addresses: list[str], datasets: list[xr.Dataset]) -> Non
     for address, ds in zip(addresses, datasets, strict=True):
         for name in map(str, ds.variables):
             units = units_text(ds[name].attrs)
+            if name in ds.coords and (match := DEGREES.fullmatch(units)):
+                units = units if (match[1] or match[2] or "")[:1] in ("s", "w") else "degrees"
             first, expected = seen.setdefault(name, (address, units))
             if units != expected:
                 one, other = (f"in {u!r}" if u else "without units" for u in (expected, units))

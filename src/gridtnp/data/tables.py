@@ -191,7 +191,8 @@ def _mask(frame: pd.DataFrame, na_values: Sequence[Any]) -> pd.DataFrame:
         elif values.dtype.kind != "M":
             kept = values.mask(values.astype("string").str.strip().isin(texts))
             numbers = _parse(kept)
-            made[column] = kept if (numbers.isna() & kept.notna()).any() else numbers
+            text = (numbers.isna() & kept.notna()).any()
+            made[column] = kept if text else missing.mask(numbers.to_numpy(np.float64))
     return frame.assign(**made)
 
 
