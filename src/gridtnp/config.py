@@ -252,11 +252,11 @@ class ModelConfig(Part):
     def _names_fit(self) -> ModelConfig:
         for name in self.sources:
             owner, dot, variable = name.partition(".")
-            whole = owner and (variable or not dot) and name.isprintable() and "/" not in name
-            if not whole or hasattr(nn.ModuleDict, name):
+            valid = owner and (variable or not dot) and name.isprintable() and "/" not in name
+            if not valid or hasattr(nn.ModuleDict, name):
                 raise ValueError(
-                    f"Source name {name!r} is reserved, or not 'source' or 'source.variable' without "
-                    "slashes; rename it."
+                    f"Source name {name!r} is reserved, or not 'source' or 'source.variable' "
+                    "without slashes; rename it."
                 )
         if isinstance(self.tokens, Embedded):
             for part in self.tokens.embedding:

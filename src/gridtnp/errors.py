@@ -9,10 +9,7 @@ from typing import Any
 
 
 def require_known(name: str, known: Iterable[str], what: str, whose: str = "") -> None:
-    """Raise unless `name` is known, with the name that was probably meant.
-
-    `what` is the kind of thing, `whose` where it should be from: "Unknown axis 'lot' of the grid".
-    """
+    """Raise unless `name` is known: "Unknown <what> 'name' <whose>; did you mean …?"."""
     choices = sorted(known)
     if name in choices:
         return
