@@ -199,6 +199,7 @@ NETCDF: list[tuple[str, Change, str, str]] = [
     ("1e20 for missing", values("t2m", 1e20), "warned", r"obs: 3 of 120 noticed: t2m is 1e\+20"),
     ("9.97e36 for missing", values("t2m", 9.969209968386869e36), "warned", r"obs: 3 of 120 noticed: t2m is 9\.96921e\+36"),
     ("missing_value", values("t2m", -9999.0, missing_value=-9999.0), "listed", r"^obs: 3 of 120 masked: t2m is missing$"),
+    ("missing_value in single precision", lambda ds: values("t2m", 1e20, missing_value=1e20)(ds.astype(np.float32)), "listed", r"^obs: 3 of 120 masked: t2m is missing$"),
     ("valid_range", values("t2m", -5.0, valid_range=[200.0, 350.0]), "listed", r"^obs: 3 of 120 masked: t2m is missing$"),
     ("valid_min", values("t2m", -5.0, valid_min=200.0), "listed", r"^obs: 3 of 120 masked: t2m is missing$"),
     ("valid_max", values("t2m", 999.0, valid_max=350.0), "listed", r"^obs: 3 of 120 masked: t2m is missing$"),

@@ -101,19 +101,26 @@ def sentinels(source: str, column: str, values: np.ndarray) -> list[Note]:
 def unpack_limits(ds: xr.Dataset) -> xr.Dataset:
     """The dataset with `valid_range`, `valid_min` and `valid_max` in the units of its values.
 
-    By convention, whole numbers are in the units of the packed values on disk.
+    By convention, whole numbers are in the units of the packed values on disk. Missing values that
+    xarray could not find, such as 1e20 in single precision, are declared again.
     """
     ds = ds.copy()
     for variable in ds.variables.values():
         scale = variable.encoding.get("scale_factor", 1.0)
         offset = variable.encoding.get("add_offset", 0.0)
+        packed = (scale, offset) != (1.0, 0.0)
         for key in ("valid_range", "valid_min", "valid_max"):
             limits = np.asarray(variable.attrs.get(key, ""))
-            if limits.dtype.kind in "iu" and (scale, offset) != (1.0, 0.0):
+            if limits.dtype.kind in "iu" and packed:
                 # half a step of slack, since values were rounded on unpacking
                 ends = {"valid_min": -0.5, "valid_max": 0.5}.get(key, np.array([-0.5, 0.5]))
                 if limits.ndim == np.ndim(ends):
                     variable.attrs[key] = np.sort((limits + ends) * float(scale) + float(offset))
+        fills = _numbers(variable.encoding.get("missing_value"))
+        if variable.dtype == np.float32 and not packed and fills:
+            with np.errstate(over="ignore"):
+                if (np.array(fills, np.float32) != fills).any():
+                    variable.attrs.setdefault("missing_value", fills)
     return ds
 
 
