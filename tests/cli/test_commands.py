@@ -452,8 +452,8 @@ def test_a_file_that_exists_is_neither_a_name_nor_a_grid(
     monkeypatch.chdir(tmp_path)
     small.table().to_csv("eq=1.csv", index=False)
     small.table().to_csv("a[1].csv", index=False)
-    assert said(capsys, "inspect", "eq=1.csv").startswith("eq_1: 217 observations")
-    assert said(capsys, "inspect", "b=eq=1.csv", "a[1].csv").startswith("b: 217 observations")
+    assert output(capsys, "inspect", "eq=1.csv").startswith("eq_1: 217 observations")
+    assert output(capsys, "inspect", "b=eq=1.csv", "a[1].csv").startswith("b: 217 observations")
     assert isinstance(read_places("eq=1.csv"), pd.DataFrame)
 
 
@@ -468,7 +468,7 @@ def test_init_never_chooses_a_counter(
     main(["init", "stations.csv"])
     assert yaml.safe_load(Path("exp.yaml").read_text())["data"]["target"] == "stations.t2m"
     capsys.readouterr()
-    text = said(capsys, "inspect", "stations.csv")
+    text = output(capsys, "inspect", "stations.csv")
     for column in ("Unnamed: 0", "obs", "index", "latitude"):
         assert f"left out: column {column!r}" in text
 
@@ -485,19 +485,19 @@ def test_an_experiment_names_missing_values_and_projections(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError, TypeError, KeyError, IndexError, RecursionError, MemoryError]
+    "kind", [RuntimeError, TypeError, KeyError, IndexError, RecursionError, MemoryError]
 )
 def test_what_nobody_thought_of_is_a_sentence_too(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: list[str]) -> None:
-        raise error("deep inside\nand more")
+        raise kind("deep inside\nand more")
 
     monkeypatch.setattr("gridtnp.cli.first_experiment.inspect_files", fail)
-    text = refused(capsys, 1, "inspect", "stations.csv")
-    assert text == f"{error.__name__}: deep inside and more; --debug shows where it happened."
-    with pytest.raises(error):
+    text = error(capsys, 1, "inspect", "stations.csv")
+    assert text == f"{kind.__name__}: deep inside and more; --debug shows where it happened."
+    with pytest.raises(kind):
         main(["inspect", "stations.csv", "--debug"])
-    monkeypatch.setattr("gridtnp.cli.first_experiment.looked_at", lambda _: next(iter(())))
-    text = refused(capsys, 1, "inspect", "stations.csv")
+    monkeypatch.setattr("gridtnp.cli.first_experiment.inspect_files", lambda _: next(iter(())))
+    text = error(capsys, 1, "inspect", "stations.csv")
     assert text == "StopIteration; --debug shows where it happened."
