@@ -63,6 +63,8 @@ def test_it_is_saved_and_loaded(data: gt.Dataset, model: gt.GriddedTNP, tmp_path
     pd.testing.assert_frame_equal(again.predict(at, places), model.predict(at, places))
 
 
+@pytest.mark.slow
+@pytest.mark.compiled
 def test_it_is_exported(model: gt.GriddedTNP, tmp_path: Path) -> None:
     assert model.export(tmp_path / "a.pt2").exists()
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import xarray as xr
 import yaml
 from fitting_cases import PATIENCE, wait_for
 
-from gridtnp.cli.arguments import read_places
+from gridtnp.cli.arguments import load_run, read_context, read_places
 from gridtnp.cli.commands import main
 from gridtnp.cli.experiment import read_experiment
 from gridtnp.estimator import GriddedTNP
@@ -482,6 +483,20 @@ def test_an_experiment_names_missing_values_and_projections(tmp_path: Path) -> N
     made = read_experiment(tmp_path / "exp.yaml").dataset()
     assert made.sources["obs"].variable("t2m").missing > 0
     assert made.sources["obs"].lat.min() > 47
+
+
+def test_fresh_sources_have_the_missing_values_and_projection_of_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree("runs/exp", run)
+    made = yaml.safe_load((run / "experiment.yaml").read_text())
+    made["data"] |= {"na_values": ["M"], "crs": {"stations": "EPSG:4258"}}
+    (run / "experiment.yaml").write_text(yaml.safe_dump(made))
+    table = small.table().rename(columns={"lon": "x", "lat": "y"})
+    fresh = tmp_path / "fresh.csv"
+    table.assign(t2m=table.t2m.astype(object).fillna("M")).to_csv(fresh, index=False)
+    data = read_context(*load_run(run), [f"stations={fresh}"], None)
+    assert data.sources["stations"].variable("t2m").missing > 0
+    assert data.sources["stations"].lat.min() > 47
 
 
 @pytest.mark.parametrize(

@@ -185,13 +185,13 @@ def numbered_times(units: str, **more: object) -> Change:
 
 NETCDF: list[tuple[str, Change, str, str]] = [
     # what is wrong, change of a good dataset, outcome, sentence
-    ("x and y in km", axes("y", "x", "km"), "refused", r"^Latitude 'y' of source 'obs' is in 'km', not in degrees; convert it, e\.g\. by its projection: Dataset\(\.\.\., crs=\{'obs': 'EPSG:25832'\}\)\.$"),
+    ("x and y in km", axes("y", "x", "km"), "refused", r"^Latitude 'y' of source 'obs' is in 'km', not in degrees; convert it, e\.g\. by its projection: crs=\{'obs': 'EPSG:25832'\}\.$"),
     ("x and y in m", axes("y", "x", "m"), "refused", r"^Latitude 'y' of source 'obs' is in 'm', not in degrees"),
     ("lat and lon in m", axes("lat", "lon", "m", 1000.0), "refused", r"^Latitude 'lat' of source 'obs' is in 'm', not in degrees"),
     ("gon", attributes("lon", units="gon"), "refused", r"^Longitude 'lon' of source 'obs' is in 'gon', not in degrees"),
     ("a latitude to the east", attributes("lat", units="degrees_east", standard_name="latitude"), "refused", r"^Latitude 'lat' of source 'obs' is in 'degrees_east', not in degrees"),
     ("negative degrees west", attributes("lon", units="degrees_west"), "refused", r"^Longitude 'lon' of source 'obs' is in 'degrees_west', but some are negative; give it positive degrees west or units 'degrees_east'\.$"),
-    ("a rotated grid", axes("lat", "lon", "degrees", lat="grid_latitude", lon="grid_longitude"), "refused", r"^Source 'obs' has no latitude among \[.*\], only projected 'lon' and 'lat'; convert them, e\.g\. by their projection: Dataset\("),
+    ("a rotated grid", axes("lat", "lon", "degrees", lat="grid_latitude", lon="grid_longitude"), "refused", r"^Source 'obs' has no latitude among \[.*\], only projected 'lon' and 'lat'; convert them, e\.g\. by their projection: crs=\{"),
     ("projected by standard name", axes("y", "x", "m", lat="projection_y_coordinate", lon="projection_x_coordinate"), "refused", r"^Source 'obs' has no latitude among \[.*\], only projected 'x' and 'y'"),
     ("an impossible longitude among 2-D ones", curved(-999.0), "warned", r"obs: 1 of 20 dropped: invalid coordinates \(for example station 7: 51\.25, -999\)"),
     ("an impossible longitude of an axis", lambda ds: ds.assign_coords(lon=[-999.0, *ds.lon.values[1:]]), "refused", r"^Longitude -999 of source 'obs' \('lon', position 0\) is outside -360 to 360"),

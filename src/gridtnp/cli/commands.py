@@ -202,13 +202,12 @@ def predict(
     """Predict anywhere, into .nc, .zarr, .parquet or .csv."""
     require_free(output, overwrite)
     model, experiment = load_run(run)
-    data, fields = read_context(experiment, context, static)
+    data = read_context(model, experiment, context, static)
     path = model.predict(
         data,
         read_places(at),
         quantiles=quantiles,
         times=times,
-        static=fields,
         to=output,
         overwrite=overwrite,
         progress=not json,
@@ -235,13 +234,12 @@ def sample(
     """Draw joint samples of whole fields, into .nc, .zarr, .parquet or .csv."""
     require_free(output, overwrite)
     model, experiment = load_run(run)
-    data, fields = read_context(experiment, context, static)
+    data = read_context(model, experiment, context, static)
     path = model.sample(
         number,
         data,
         read_places(at),
         times=times,
-        static=fields,
         subset=subset,
         seed=seed,
         to=output,

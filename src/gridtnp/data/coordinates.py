@@ -76,7 +76,7 @@ def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]
             if "x" in found and "y" in found:
                 way = (
                     f", only projected {found['x']!r} and {found['y']!r}; convert them, "
-                    f"e.g. by their projection: Dataset(..., crs={{{source!r}: 'EPSG:25832'}})."
+                    f"e.g. by their projection: crs={{{source!r}: 'EPSG:25832'}}."
                 )
             raise ValueError(f"Source {source!r} has no {word} among {sorted(columns)}{way}")
 
@@ -106,7 +106,7 @@ def to_degrees(
     if units and (match is None or match[2 if role == "lat" else 1]):
         raise ValueError(
             f"{what} is in {units!r}, not in degrees; convert it, e.g. by its projection: "
-            f"Dataset(..., crs={{{source!r}: 'EPSG:25832'}})."
+            f"crs={{{source!r}: 'EPSG:25832'}}."
         )
     direction = (match[1] or match[2] or "").lower() if match else ""
     if direction[:1] not in ("s", "w"):
