@@ -58,7 +58,8 @@ def test_unknown_and_negative_settings_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sources": {"my obs": 1}}, "Source name 'my obs' is reserved, or not made of ident"),
+        ({"sources": {"my/obs": 1}}, "Source name 'my/obs' is reserved, or not 'source' or"),
+        ({"sources": {"obs.": 1}}, "Source name 'obs.' is reserved, or not 'source' or"),
         ({"sources": {"keys": 1}}, "Source name 'keys' is reserved"),
         (
             {"tokens": Embedded(embedding=(Cell(of=("x3",)),))},

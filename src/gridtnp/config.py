@@ -251,11 +251,12 @@ class ModelConfig(Part):
     @model_validator(mode="after")
     def _names_fit(self) -> ModelConfig:
         for name in self.sources:
-            words = all(word.isidentifier() for word in name.split("."))
-            if not words or hasattr(nn.ModuleDict, name):
+            owner, dot, variable = name.partition(".")
+            valid = owner and (variable or not dot) and name.isprintable() and "/" not in name
+            if not valid or hasattr(nn.ModuleDict, name):
                 raise ValueError(
-                    f"Source name {name!r} is reserved, or not made of identifiers joined by dots; "
-                    "rename it."
+                    f"Source name {name!r} is reserved, or not 'source' or 'source.variable' "
+                    "without slashes; rename it."
                 )
         if isinstance(self.tokens, Embedded):
             for part in self.tokens.embedding:

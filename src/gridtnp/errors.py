@@ -1,9 +1,11 @@
-"""Errors: the message for unknown names, with the most similar known one."""
+"""Errors that many parts raise: unknown names, and packages that are not installed."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 def require_known(name: str, known: Iterable[str], what: str, whose: str = "") -> None:
@@ -15,3 +17,13 @@ def require_known(name: str, known: Iterable[str], what: str, whose: str = "") -
     hint = f"did you mean {close[0]!r}?" if close else f"choose one of {choices}."
     where = f" {whose}" if whose else ""
     raise ValueError(f"Unknown {what} {name!r}{where}; {hint}")
+
+
+def require_installed(module: str, extra: str, what: str) -> Any:
+    """Import a module, or raise with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs {module}, which is not installed: pip install 'gridtnp[{extra}]'."
+        ) from error

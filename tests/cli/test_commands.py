@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import xarray as xr
 import yaml
 from fitting_cases import PATIENCE, wait_for
 
+from gridtnp.cli.arguments import load_run, read_context, read_places
 from gridtnp.cli.commands import main
+from gridtnp.cli.experiment import read_experiment
 from gridtnp.estimator import GriddedTNP
 
 GRID = "lat=48:54,lon=-4:4,step=1"
@@ -439,3 +442,77 @@ def test_ctrl_c_saves_and_resume_continues(tmp_path: Path) -> None:
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == sorted(set(steps))
     assert steps[-1] == 300
+
+
+# ---- files with odd names and contents -----------------------------------------------------------
+
+
+def test_a_file_that_exists_is_neither_a_name_nor_a_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small.table().to_csv("eq=1.csv", index=False)
+    small.table().to_csv("a[1].csv", index=False)
+    assert output(capsys, "inspect", "eq=1.csv").startswith("eq_1: 217 observations")
+    assert output(capsys, "inspect", "b=eq=1.csv", "a[1].csv").startswith("b: 217 observations")
+    assert isinstance(read_places("eq=1.csv"), pd.DataFrame)
+
+
+def test_init_never_chooses_a_counter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = small.table()
+    table.assign(obs=range(len(table)), index=range(len(table)), lat2=0).rename(
+        columns={"lat2": "latitude"}
+    ).to_csv("stations.csv")
+    main(["init", "stations.csv"])
+    assert yaml.safe_load(Path("exp.yaml").read_text())["data"]["target"] == "stations.t2m"
+    capsys.readouterr()
+    text = output(capsys, "inspect", "stations.csv")
+    for column in ("Unnamed: 0", "obs", "index", "latitude"):
+        assert f"left out: column {column!r}" in text
+
+
+def test_an_experiment_names_missing_values_and_projections(tmp_path: Path) -> None:
+    table = small.table().fillna({"t2m": -9999.0}).rename(columns={"lon": "x", "lat": "y"})
+    table.to_csv(tmp_path / "stations.csv", index=False)
+    data = {"sources": {"obs": "stations.csv"}, "target": "obs.t2m"}
+    data |= {"na_values": [-9999], "crs": {"obs": "EPSG:4258"}}
+    (tmp_path / "exp.yaml").write_text(yaml.safe_dump({"data": data}))
+    made = read_experiment(tmp_path / "exp.yaml").dataset()
+    assert made.sources["obs"].variable("t2m").missing > 0
+    assert made.sources["obs"].lat.min() > 47
+
+
+def test_fresh_sources_have_the_missing_values_and_projection_of_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree("runs/exp", run)
+    made = yaml.safe_load((run / "experiment.yaml").read_text())
+    made["data"] |= {"na_values": ["M"], "crs": {"stations": "EPSG:4258"}}
+    (run / "experiment.yaml").write_text(yaml.safe_dump(made))
+    table = small.table().rename(columns={"lon": "x", "lat": "y"})
+    fresh = tmp_path / "fresh.csv"
+    table.assign(t2m=table.t2m.astype(object).fillna("M")).to_csv(fresh, index=False)
+    data = read_context(*load_run(run), [f"stations={fresh}"], None)
+    assert data.sources["stations"].variable("t2m").missing > 0
+    assert data.sources["stations"].lat.min() > 47
+
+
+@pytest.mark.parametrize(
+    "kind", [RuntimeError, TypeError, KeyError, IndexError, RecursionError, MemoryError]
+)
+def test_what_nobody_thought_of_is_a_sentence_too(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> None:
+        raise kind("deep inside\nand more")
+
+    monkeypatch.setattr("gridtnp.cli.first_experiment.inspect_files", fail)
+    text = error(capsys, 1, "inspect", "stations.csv")
+    assert text == f"{kind.__name__}: deep inside and more; --debug shows where it happened."
+    with pytest.raises(kind):
+        main(["inspect", "stations.csv", "--debug"])
+    monkeypatch.setattr("gridtnp.cli.first_experiment.inspect_files", lambda _: next(iter(())))
+    text = error(capsys, 1, "inspect", "stations.csv")
+    assert text == "StopIteration; --debug shows where it happened."

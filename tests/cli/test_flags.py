@@ -54,6 +54,8 @@ ONLY_IN_PYTHON |= {"shard", "trackers", "train", "val"}
             "say units={'stations.t2m': ...}.",
             "say data.units: {stations.t2m: UNIT} in experiment.yaml.",
         ),
+        ("predict", "na_values=['M'] masks it", "data.na_values: [M] in experiment.yaml masks it"),
+        ("fit", "projection: crs={'obs': 'EPSG:1'}.", "projection: --data.crs.obs EPSG:1."),
         (
             "fit",
             "say units={'stations.t2m': ...}.",

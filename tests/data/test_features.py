@@ -99,3 +99,16 @@ def test_the_sun_stands_where_the_almanac_says(
 ) -> None:
     sine = sine_of_solar_elevation(times(time), np.array([lat]), np.array([lon]))
     assert np.rad2deg(np.arcsin(sine))[0] == pytest.approx(degrees, abs=0.2)
+
+
+@pytest.mark.parametrize("across", ["lat", "lon"])
+def test_beside_a_gap_within_an_axis_the_value_at_its_edge_holds(across: str) -> None:
+    """Up to one step into a gap, on both sides, and the grid points themselves."""
+    axis, other = np.array([0.0, 1.0, 2.0, 10.0, 11.0]), np.array([0.0, 1.0])
+    values = np.stack([axis, axis], 1)
+    x, y = np.array([1.5, 2.0, 2.9, 3.1, 8.9, 9.1, 10.0, 10.5]), np.full(8, 0.5)
+    if across == "lat":
+        got = static(axis, other, values).at(x, y)
+    else:
+        got = static(other, axis, values.T).at(y, x)
+    np.testing.assert_array_equal(got, [1.5, 2, 2, np.nan, np.nan, 10, 10, 10.5])

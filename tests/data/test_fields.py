@@ -6,6 +6,7 @@ import threading
 import tracemalloc
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -370,3 +371,60 @@ def test_bounds_of_cells_are_no_variables() -> None:
     ds["lat"].attrs["bounds"] = "lat_bnds"
     ds["lat_bnds"] = (("lat", "side"), np.stack([ds.lat - 0.5, ds.lat + 0.5], -1))
     assert panel(ds).names == ("t2m", "u10")
+
+
+def test_counters_of_tracks_and_observations_are_no_variables() -> None:
+    rng = np.random.default_rng(0)
+    times = np.datetime64("2020-01-01", "ns") + np.arange(6).reshape(2, 3) * np.timedelta64(1, "h")
+    dims = ("traj", "obs")
+    ds = xr.Dataset(
+        {
+            "sst": (dims, rng.normal(size=(2, 3)), {"valid_min": -5.0}),
+            "trajectory": (("traj",), [7, 9]),
+        },
+        {
+            "time": (dims, times.astype("datetime64[ns]")),
+            "lat": (dims, rng.uniform(0, 9, (2, 3))),
+            "lon": (dims, rng.uniform(0, 9, (2, 3))),
+        },
+    )
+    ds.sst[0, 0] = -99.0
+    source, notes = read_dataset("ships", ds, ALL)
+    assert source.names == ("sst",)
+    assert source.size == 5
+    assert [str(n) for n in notes] == [
+        "ships: 1 left out: column 'trajectory' numbers the rows",
+        "ships: 1 of 6 masked: sst is missing",
+    ]
+    flat = ds.isel(traj=1, drop=True).assign(traj=("obs", [0, 0, 1]))
+    for numbered in (flat, flat.assign_coords(obs=[0, 1, 2])):
+        source, notes = read_dataset("ships", numbered, ALL)
+        assert source.names == ("sst",)
+        assert "column 'traj' numbers the rows" in str(notes)
+        assert ("column 'obs' numbers the rows" in str(notes)) == ("obs" in numbered.coords)
+
+
+def test_sentinels_at_the_first_step_of_a_lazy_source_are_noticed() -> None:
+    ds = weather.field()
+    ds.t2m[0, 0, 0] = -9999.0
+    _, notes = read_dataset("era5", ds, 200)
+    assert [n.why for n in notes if n.action == "noticed"] == [
+        "t2m is -9999, which often stands for missing; na_values=[-9999] masks it"
+    ]
+
+
+def test_values_that_cannot_be_read_name_their_variable(tmp_path: Path) -> None:
+    """The chunks of a netCDF file are read only when their values are wanted."""
+    ds = weather.field()
+    path = tmp_path / "a.nc"
+    ds.to_netcdf(path, engine="netcdf4", encoding={"t2m": {"zlib": True, "fletcher32": True}})
+    content = bytearray(path.read_bytes())
+    with h5py.File(path) as file:
+        chunk = file["t2m"].id.get_chunk_info(0)
+    start = chunk.byte_offset + chunk.size // 2
+    content[start : start + 8] = bytes(b ^ 255 for b in content[start : start + 8])
+    path.write_bytes(content)
+    with pytest.raises(
+        OSError, match=r"^Cannot read 't2m' \(.+\); was the download or copy of its"
+    ):
+        read_dataset("era5", xr.open_dataset(path, engine="netcdf4"), ALL)

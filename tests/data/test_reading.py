@@ -125,7 +125,7 @@ def test_a_truncated_file(tmp_path: Path, name: str) -> None:
         Dataset({"obs": tmp_path / f"cut-{name}"}, target="obs.t2m")
 
 
-@pytest.mark.parametrize("name", ["a.nc", "a.parquet", "a.csv", "a.grib", "a.zarr"])
+@pytest.mark.parametrize("name", ["a.nc", "a.parquet", "a.grib", "a.zarr"])
 def test_an_unreadable_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(OSError, match=rf"^Cannot read '.*{name}' as a \w+ file \("):
@@ -190,3 +190,25 @@ def write_grib(ds: xr.Dataset, path: Path) -> None:
                 eccodes.codes_set_values(handle, values.ravel().astype(float))
                 eccodes.codes_write(handle, file)
                 eccodes.codes_release(handle)
+
+
+def test_a_file_that_exists_is_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weather.rows().to_csv(tmp_path / "a[1].csv", index=False)
+    weather.rows().iloc[:20].to_csv(tmp_path / "a1.csv", index=False)
+    assert len(open_data(tmp_path / "a[1].csv")) == 120
+    (tmp_path / "a[1].csv").unlink()
+    assert len(open_data(tmp_path / "a[1].csv")) == 20
+    monkeypatch.chdir(tmp_path)
+    weather.field().isel(time=0, drop=True)[["u10"]].to_netcdf("obs.nc")
+    data = Dataset({"obs": weather.rows()}, target="obs.t2m", static={"u10": "obs.nc"})
+    assert data.feature_names == ("u10",)
+
+
+def test_grib_is_read_from_addresses(tmp_path: Path) -> None:
+    write_grib(weather.field(), tmp_path / "a.grib")
+    content = (tmp_path / "a.grib").read_bytes()
+    fsspec.filesystem("memory").pipe("/test-grib/a.grib", content)
+    same(task("memory://test-grib/a.grib"), task(tmp_path / "a.grib"))
+    fsspec.filesystem("memory").pipe("/test-grib/empty.grib", b"")
+    with pytest.raises(OSError, match=r"^Cannot read 'memory://.*' as a grib file \(it is empty\)"):
+        open_data("memory://test-grib/empty.grib")

@@ -59,7 +59,7 @@ def test_latitudes_beyond_the_poles_everywhere_are_refused() -> None:
     frame = weather.stations(number=2, days=1).assign(lat=[5_400_000.0, 5_500_000.0])
     message = (
         r"^No row of source 'obs' has a latitude within ±90 and a longitude within ±360 "
-        r"\(first: lat 5\.4e\+06, lon .*\); are they in metres, or swapped\?$"
+        r"\(row 0: lat 5\.4e\+06, lon .*\); are they in metres, or swapped\?$"
     )
     with pytest.raises(ValueError, match=message):
         read_table("obs", frame)

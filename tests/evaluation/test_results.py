@@ -262,3 +262,9 @@ def test_writing_that_fails_leaves_the_old_file(
         evaluation(notes=("x",), seed=1).save(tmp_path)
     assert (place / "scores.csv").read_bytes() == before
     assert len(list(place.iterdir())) == 3
+
+
+def test_brackets_in_names_and_units_are_shown_as_they_are() -> None:
+    for name in ("t [degC]", "t [/b]", "[red]t"):
+        text = str(evaluation(variables={name: "[/i]", "wind": None}))
+        assert f"{name} ([/i])" in text

@@ -59,19 +59,29 @@ def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
 
 
 def read_context(
-    experiment: Experiment, context: list[str] | None, static: list[str] | None
-) -> tuple[Dataset | dict[str, str], dict[str, str] | None]:
-    """The run's own data, or fresh sources with their static fields (default: the run's)."""
+    model: GriddedTNP,
+    experiment: Experiment,
+    context: list[str] | None,
+    static: list[str] | None,
+) -> Dataset:
+    """The run's own data, or fresh sources with their static fields (default: the run's).
+
+    Missing values and projections of fresh sources are those of the run.
+    """
     from gridtnp.cli.first_experiment import name_files
+    from gridtnp.inference.conditioning import dataset_of
 
     if context is None:
         if static is not None:
             raise ValueError(
                 "--static is for fresh sources and there are none; pass --context as well."
             )
-        return experiment.dataset(), None
-    fields = experiment.data.static if static is None else name_files(static)
-    return dict(name_files(context)), fields or None
+        return experiment.dataset()
+    data = experiment.data
+    fields = data.static if static is None else name_files(static)
+    return dataset_of(
+        model.spec, name_files(context), fields or None, na_values=data.na_values, crs=data.crs
+    )
 
 
 def read_places(at: str) -> Places:
@@ -79,7 +89,7 @@ def read_places(at: str) -> Places:
     from gridtnp.data.places import latlon_grid
     from gridtnp.data.reading import open_data
 
-    if "=" not in at:
+    if "=" not in at or Path(at).exists():
         return open_data(at)
     given: dict[str, str] = {}
     for part in at.split(","):

@@ -202,13 +202,12 @@ def predict(
     """Predict anywhere, into .nc, .zarr, .parquet or .csv."""
     require_free(output, overwrite)
     model, experiment = load_run(run)
-    data, fields = read_context(experiment, context, static)
+    data = read_context(model, experiment, context, static)
     path = model.predict(
         data,
         read_places(at),
         quantiles=quantiles,
         times=times,
-        static=fields,
         to=output,
         overwrite=overwrite,
         progress=not json,
@@ -235,13 +234,12 @@ def sample(
     """Draw joint samples of whole fields, into .nc, .zarr, .parquet or .csv."""
     require_free(output, overwrite)
     model, experiment = load_run(run)
-    data, fields = read_context(experiment, context, static)
+    data = read_context(model, experiment, context, static)
     path = model.sample(
         number,
         data,
         read_places(at),
         times=times,
-        static=fields,
         subset=subset,
         seed=seed,
         to=output,
@@ -310,6 +308,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error, BrokenPipeError) and _discard_closed_streams():
             sys.exit(CLOSED_PIPE)
         _exit(1, _in_flags(str(error) or type(error).__name__, given), debug)
+    except Exception as error:
+        words = " ".join([f"{type(error).__name__}:", *map(str, error.args)]).split()
+        _exit(1, f"{' '.join(words).rstrip(':')}; --debug shows where it happened.", debug)
     except SystemExit as left:
         by_rich = isinstance(left.__context__, BrokenPipeError)  # it exits with code 1
         if by_rich or _discard_closed_streams():

@@ -20,6 +20,7 @@ PACKAGES = ("torch", "accelerate", "numpy", "pandas", "xarray", "scipy", "pydant
 EXTRAS = {
     "io": ("dask", "h5netcdf", "netCDF4", "pyarrow", "zarr"),
     "grib": ("cfgrib", "eccodes"),
+    "geo": ("pyproj",),
     "plots": ("matplotlib",),
 }
 GB = 1e9

@@ -43,6 +43,8 @@ class Sources(Part):
     static: dict[str, str] = Field(default_factory=dict)
     features: tuple[str, ...] = ()
     units: dict[str, str] = Field(default_factory=dict)
+    na_values: tuple[float | str, ...] = ()
+    crs: dict[str, str] = Field(default_factory=dict)
 
 
 class Split(Part):
@@ -110,6 +112,8 @@ class Experiment(Part):
             static=data.static or None,
             features=data.features,
             units=data.units,
+            na_values=data.na_values,
+            crs=data.crs,
         )
 
     def parts(self) -> tuple[Dataset, Dataset | None, Dataset]:
@@ -163,7 +167,9 @@ def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     known = set(data.sources)
     sources = {name: _absolute(place, where) for name, where in data.sources.items()}
     static = {
-        name: where if where.partition(".")[0] in known else _absolute(place, where)
+        name: where
+        if where.partition(".")[0] in known and not (place.parent / where).exists()
+        else _absolute(place, where)
         for name, where in data.static.items()
     }
     data = data.model_copy(update={"sources": sources, "static": static})

@@ -24,11 +24,14 @@ DAY = np.timedelta64(1, "D")
 
 
 def name_files(files: Sequence[str]) -> dict[str, str]:
-    """Paths by name, from `name=path` or from paths alone, which get the name of the file."""
+    """Paths by name, from `name=path` or from paths alone, which get the name of the file.
+
+    A file that exists is that file, even if its name contains "=".
+    """
     found: dict[str, str] = {}
     for file in files:
         name, equals, path = file.partition("=")
-        if not equals:
+        if not equals or os.path.exists(file):
             path = file
             stem = Path(file.rstrip("/")).name.split(".")[0]
             name = "".join(c if c.isalnum() else "_" for c in stem).strip("_") or "source"

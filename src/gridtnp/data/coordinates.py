@@ -1,15 +1,17 @@
 """Which column or variable is latitude, longitude, time, level, station or elevation.
 
 CF attributes (`standard_name`, `units`, `cf_role`) take precedence over names, which are compared
-without case.
+without case. Latitudes and longitudes are converted to degrees north and east.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -22,8 +24,11 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("site", "site_id", "platform", "platform_id", "buoy", "ship", "id", "station_name"),
     ),
     "elevation": ("elevation", "elev", "elev_m", "altitude", "alt", "orography"),
+    "x": ("x", "easting", "xc", "rlon"),
+    "y": ("y", "northing", "yc", "rlat"),
 }
-"""Accepted names of each role, the most likely first."""
+"""Accepted names of each role, the most likely first; `x` and `y` are projected coordinates."""
+WORDS = {"lat": "latitude", "lon": "longitude"}
 STANDARD_NAMES = {
     "latitude": "lat",
     "longitude": "lon",
@@ -33,11 +38,19 @@ STANDARD_NAMES = {
     "platform_name": "station",
     "surface_altitude": "elevation",
     "height_above_mean_sea_level": "elevation",
+    "projection_x_coordinate": "x",
+    "projection_y_coordinate": "y",
+    "grid_longitude": "x",
+    "grid_latitude": "y",
 }
-UNITS = {
-    **dict.fromkeys(("degrees_north", "degree_north", "degrees_n", "degree_n"), "lat"),
-    **dict.fromkeys(("degrees_east", "degree_east", "degrees_e", "degree_e"), "lon"),
-}
+DEGREES = re.compile(
+    r"(?:decimal[ _])?(?:deg(?:ree)?s?|°)[ _]?(?:(n(?:orth)?|s(?:outh)?)|(e(?:ast)?|w(?:est)?))?",
+    re.I,
+)
+"""Units of latitudes and longitudes, with the direction of one or the other."""
+RADIANS = ("rad", "radian", "radians")
+ROW_NUMBERS = ("obs", "traj", "trajectory", "profile", "index", "level_0", "row", "record")
+"""Names of columns that number rows or tracks, if they hold whole numbers."""
 CF_ROLES = {"timeseries_id": "station", "trajectory_id": "station", "profile_id": "station"}
 
 
@@ -57,12 +70,99 @@ def recognise(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]) -> None:
     """Raise unless latitude and longitude were found."""
-    for role, word in (("lat", "latitude"), ("lon", "longitude")):
+    for role, word in WORDS.items():
         if role not in found:
-            raise ValueError(
-                f"Source {source!r} has no {word} among {sorted(columns)}; name it {role!r} or "
-                f"give it the CF standard_name {word!r}."
-            )
+            way = f"; name it {role!r} or give it the CF standard_name {word!r}."
+            if "x" in found and "y" in found:
+                way = (
+                    f", only projected {found['x']!r} and {found['y']!r}; convert them, "
+                    f"e.g. by their projection: crs={{{source!r}: 'EPSG:25832'}}."
+                )
+            raise ValueError(f"Source {source!r} has no {word} among {sorted(columns)}{way}")
+
+
+def units_text(attributes: Mapping[str, Any]) -> str:
+    """The units that attributes declare; empty if there are none."""
+    units = attributes.get("units")
+    return "" if units is None else str(units).strip()
+
+
+def to_degrees(
+    values: np.ndarray, role: str, column: str, attributes: Mapping[str, Any], source: str
+) -> np.ndarray:
+    """Latitudes in degrees north or longitudes in degrees east, as their units declare them.
+
+    Values that are in these units already, or declare none, are unchanged to the bit.
+    """
+    units = units_text(attributes)
+    what = f"{WORDS[role].capitalize()} {column!r} of source {source!r}"
+    if values.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{what} is not numeric (first: {str(np.ravel(values)[0])!r}); convert it to degrees."
+        )
+    if units.lower() in RADIANS:
+        return np.rad2deg(values)
+    match = DEGREES.fullmatch(units)
+    if units and (match is None or match[2 if role == "lat" else 1]):
+        raise ValueError(
+            f"{what} is in {units!r}, not in degrees; convert it, e.g. by its projection: "
+            f"crs={{{source!r}: 'EPSG:25832'}}."
+        )
+    direction = (match[1] or match[2] or "").lower() if match else ""
+    if direction[:1] not in ("s", "w"):
+        return values
+    if (values < 0).any():
+        right = "degrees_north" if role == "lat" else "degrees_east"
+        raise ValueError(
+            f"{what} is in {units!r}, but some are negative; give it positive "
+            f"{units.replace('_', ' ')} or units {right!r}."
+        )
+    return -values
+
+
+def table_places(table: pd.DataFrame, source: str) -> tuple[dict[str, str], np.ndarray, np.ndarray]:
+    """The columns of a list of places in their roles, its latitudes and its longitudes."""
+    units = table.attrs.get("units", {})
+    columns = {str(c): {"units": units[c]} if c in units else {} for c in table.columns}
+    found = recognise(columns)
+    require_places(found, source, columns)
+    lat, lon = (
+        to_degrees(
+            table[found[role]].to_numpy(np.float64), role, found[role], columns[found[role]], source
+        )
+        for role in ("lat", "lon")
+    )
+    return found, lat, lon
+
+
+def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) -> str | None:
+    """Why a column without a role is no variable either: an index, a repeated or second coordinate.
+
+    `whole_numbers` is whether it holds nothing else.
+    """
+    name = column.lower()
+    if not name or re.fullmatch(r"unnamed: \d+(_level_\d+)?", name):
+        return f"column {column!r} has no name"
+    first = re.sub(r"\.\d+$", "", column)
+    if first != column and first in columns:
+        return f"column {column!r} repeats {first!r}"
+    for role in ("lat", "lon", "time", "station"):
+        if name in NAMES[role] and name not in "xy":
+            return f"column {column!r} is a second {WORDS.get(role, role)}"
+    if name in ROW_NUMBERS and whole_numbers:
+        return f"column {column!r} numbers the rows"
+    return None
+
+
+def require_file_name(column: str, source: str) -> None:
+    """Raise if netCDF or Zarr could not hold a variable of this name."""
+    first = column[:1].isalnum() or column[:1] == "_"
+    if not first or "/" in column or not column.isprintable() or column != column.strip():
+        proposed = re.sub(r"\W+", "_", column).strip("_") or "variable"
+        raise ValueError(
+            f"Column {column!r} of source {source!r} cannot be the name of a variable in a file; "
+            f"rename it, e.g. to {proposed!r}."
+        )
 
 
 def wrap(lon: np.ndarray, west: float = -180.0) -> np.ndarray:
@@ -103,7 +203,8 @@ def western_edge(lon: np.ndarray) -> float:
 
 def _declared_role(attributes: Mapping[str, Any]) -> str | None:
     standard = STANDARD_NAMES.get(str(attributes.get("standard_name", "")).lower())
-    units = UNITS.get(str(attributes.get("units", "")).lower())
+    match = DEGREES.fullmatch(units_text(attributes))
+    units = ("lat" if match[1] else "lon" if match[2] else None) if match else None
     return standard or units or CF_ROLES.get(str(attributes.get("cf_role", "")).lower())
 
 

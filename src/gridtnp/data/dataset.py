@@ -34,8 +34,9 @@ class Dataset:
     variables. `static` are fields that do not change with time, by name or as one dataset; a point
     source with a column of the same name uses its own values, and `"source.column"` stands for a
     column alone. `features` are names of computed features, see `gridtnp.data.features.COMPUTED`.
-    `units` are those that the data lack. A source with more than `memory` bytes of values is read
-    lazily.
+    `units` are those that the data lack. `na_values` are numbers or texts that stand for missing,
+    and `crs` are the projections of sources whose coordinates are not in degrees, by source, as
+    EPSG codes for example. A source with more than `memory` bytes of values is read lazily.
     """
 
     def __init__(
@@ -46,23 +47,32 @@ class Dataset:
         static: Mapping[str, Data] | Data | None = None,
         features: Sequence[str] = (),
         units: Mapping[str, str] | None = None,
+        na_values: Sequence[float | str] = (),
+        crs: Mapping[str, str] | None = None,
         memory: int = 2**30,
     ) -> None:
         if not sources:
             raise ValueError("sources is empty: a dataset needs at least one source.")
+        if isinstance(na_values, str):
+            raise ValueError(f"na_values={na_values!r}: must be a list, e.g. [{na_values!r}].")
+        for name in crs or {}:
+            require_known(name, sources, "source", "in crs")
         notes: list[Note] = []
         self.sources: dict[str, Source] = {}
         for name, data in sources.items():
-            if not name or "." in name:
-                raise ValueError(f"Source name {name!r}: must not be empty or contain a dot.")
-            self.sources[name], found = read_source(name, data, memory)
+            if not name or not name.isprintable() or {".", "/"} & set(name):
+                raise ValueError(
+                    f"Source name {name!r}: must be printable, without dots and slashes; rename it."
+                )
+            system = (crs or {}).get(name)
+            self.sources[name], found = read_source(name, data, memory, na_values, system)
             notes += found
         self._set_units(units or {})
-        self.target_source, self.target_names = self._resolve(target)
+        self.target_source, self.target_names = self._resolve(target, notes)
         self.computed = tuple(features)
         for name in self.computed:
             require_known(name, COMPUTED, "feature")
-        self.statics, found = static_features(static, self.sources)
+        self.statics, found = static_features(static, self.sources, na_values)
         notes += found
         self._static = {name: self._static_values(s) for name, s in self.sources.items()}
         notes += self._unknown_statics()
@@ -298,8 +308,20 @@ class Dataset:
 
     # ---- construction ----------------------------------------------------------------------------
 
-    def _resolve(self, target: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    def _resolve(
+        self, target: str | Sequence[str], notes: Sequence[Note]
+    ) -> tuple[str, tuple[str, ...]]:
         wanted = [target] if isinstance(target, str) else list(target)
+        for name in wanted:
+            owner, _, variable = name.partition(".")
+            for note in notes:
+                left_out = note.source == owner and f"column {variable!r} " in note.why
+                if left_out and variable not in self.sources[owner].names:
+                    example = f" (for example {note.example})" if note.example else ""
+                    raise ValueError(
+                        f"Variable {variable!r} of source {owner!r} is not used: "
+                        f"{note.why}{example}."
+                    )
         found = [self.variables_of(name) for name in wanted]
         owners = list(dict.fromkeys(source.name for source, _ in found))
         if len(owners) != 1:

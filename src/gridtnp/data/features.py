@@ -5,7 +5,8 @@ Static fields (elevation, land-sea mask) are interpolated bilinearly; the others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,26 +118,28 @@ class StaticFeature:
 
 
 def static_features(
-    given: Mapping[str, Data] | Data | None, sources: Mapping[str, Source]
+    given: Mapping[str, Data] | Data | None,
+    sources: Mapping[str, Source],
+    na_values: Sequence[float | str] = (),
 ) -> tuple[dict[str, StaticFeature], list[Note]]:
     """Static features by name, from a dataset of fields or a mapping to fields or columns."""
     if given is None:
         return {}, []
     if isinstance(given, xr.Dataset) or not isinstance(given, Mapping):
-        source, notes = read_source("static", given)
+        source, notes = read_source("static", given, na_values=na_values)
         fields = {name: StaticField.of(name, source, name) for name in source.names}
         return {name: StaticFeature(name, field, name) for name, field in fields.items()}, notes
     made, notes = {}, []
     for name, data in given.items():
         owner, _, column = data.partition(".") if isinstance(data, str) else ("", "", "")
-        if owner in sources:
+        if owner in sources and not os.path.exists(str(data)):
             source = sources[owner]
             require_known(column, source.columns, "column", f"of source {owner!r}")
             on_grid = isinstance(source, Panel) and source.shape is not None
             field = StaticField.of(name, source, column) if on_grid else None
             made[name] = StaticFeature(name, field, column)
         else:
-            source, found = read_source(name, data)
+            source, found = read_source(name, data, na_values=na_values)
             notes += found
             variable = name if name in source.names else source.names[0]
             made[name] = StaticFeature(name, StaticField.of(name, source, variable), name)
@@ -165,18 +168,11 @@ def _bracket(
         low = np.clip(low, 0, len(axis) - 2)
         high = low + 1
         width, position = axis[high] - axis[low], x - axis[low]
-        width = np.where((position < 0) | (position > width), np.inf, width)
-    gap = width > 3 * step
-    distance = np.where(position < 0, -position, position)  # to `low`
-    if period:
-        remaining = width - position
-        edge = np.where(distance <= step, 0.0, np.where(remaining <= step, 1.0, np.nan))
-    else:
-        after = x - axis[-1]
-        edge = np.where((position < 0) & (distance <= step), 0.0, np.nan)
-        edge = np.where((after > 0) & (after <= step), 1.0, edge)
+    before, after = np.abs(position), np.abs(width - position)
+    edge = np.where(before <= np.minimum(step, after), 0.0, np.where(after <= step, 1.0, np.nan))
+    inside = (position >= 0) & (position <= width) & (width <= 3 * step)
     with np.errstate(invalid="ignore"):
-        return low, high, np.where(gap, edge, position / np.where(gap, 1.0, width))
+        return low, high, np.where(inside, position / np.where(inside, width, 1.0), edge)
 
 
 def _sine_cosine(phase: np.ndarray) -> np.ndarray:

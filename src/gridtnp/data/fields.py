@@ -6,14 +6,25 @@ pressure level becomes a variable (`u_850`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from gridtnp.data.coordinates import possible, recognise, require_places, wrap
-from gridtnp.data.quality import Note
+from gridtnp.data.coordinates import (
+    possible,
+    recognise,
+    require_file_name,
+    require_places,
+    to_degrees,
+    units_text,
+    why_no_variable,
+    wrap,
+)
+from gridtnp.data.projection import add_latlon
+from gridtnp.data.quality import Missing, Note, require_decoded, sentinels, unpack_limits
 from gridtnp.data.sources import Lazy, Loaded, Panel, Source, Store, Variable
 from gridtnp.data.tables import describe_values, kept_attributes, read_table
 from gridtnp.data.times import show, to_times
@@ -33,15 +44,23 @@ class Layout:
 
 
 def read_dataset(
-    name: str, data: xr.Dataset | xr.DataArray, memory: int
+    name: str,
+    data: xr.Dataset | xr.DataArray,
+    memory: int,
+    na_values: Sequence[Any] = (),
+    crs: str | None = None,
 ) -> tuple[Source, list[Note]]:
     """Read a dataset, and note what was dropped or masked.
 
-    Values are loaded if they take at most `memory` bytes, else read lazily.
+    Values are loaded if they take at most `memory` bytes, else read lazily. `na_values` stand for
+    missing, and `crs` is the projection of its coordinates.
     """
     ds = data.to_dataset(name=data.name or name) if isinstance(data, xr.DataArray) else data
+    require_decoded(name, ds)
+    ds = add_latlon(name, unpack_limits(ds), crs)
     found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
     require_places(found, name, map(str, ds.variables))
+    ds = _in_degrees(name, ds, found)
     _require_nonempty(name, ds)
     if "level" in found and not _is_axis(ds, found, "level"):
         del found["level"]  # observed pressure, or a single level
@@ -49,7 +68,7 @@ def read_dataset(
     lat, lon = ds[found["lat"]], ds[found["lon"]]
     time = ds[found["time"]] if "time" in found else None
     if time is not None and set(time.dims) <= set(lat.dims) and time.ndim:
-        return _read_trajectories(name, ds)
+        return _read_trajectories(name, ds, na_values)
 
     notes: list[Note] = []
     time_dim = None if time is None else str(time.dims[0])
@@ -65,8 +84,15 @@ def read_dataset(
         order,
     )
     variables, columns = _variables(name, ds, found, layout, notes, grid=shape is not None)
-    fields = [_Field.of(ds[key], layout, ds, found.get("level")) for key in variables]
+    fields = [_Field.of(ds[key], layout, ds, found.get("level"), na_values) for key in variables]
     names = sorted(column for field in fields for column in field.names)
+    for column in names:
+        require_file_name(column, name)
+        if names.count(column) > 1:
+            raise ValueError(
+                f"Two variables of source {name!r} are called {column!r}, one of them at a level; "
+                "rename the other."
+            )
     attributes = {column: field.array.attrs for field in fields for column in field.names}
     per_step = len(order) * len(names) * 4
     if len(steps) * per_step <= memory:
@@ -80,16 +106,26 @@ def read_dataset(
             if variable.missing:
                 count, why = int(np.isnan(values[..., i]).sum()), f"{variable.name} is missing"
                 notes.append(Note(name, "masked", why, count, len(steps) * len(order)))
+            notes += sentinels(name, variable.name, values[..., i])
     else:
         block = max(1, min(_chunk(fields, layout.time), memory // (4 * per_step)))
         store = Lazy(lambda a, b: _fetch(fields, names, layout, a, b), len(steps), block, memory)
         described = [
             Variable(
-                column, attributes[column].get("units"), kept_attributes(attributes[column]), None
+                column,
+                units_text(attributes[column]) or None,
+                kept_attributes(attributes[column]),
+                None,
             )
             for column in names
         ]
-    static = {key: _static_column(ds[key], layout) for key in columns}
+        if per_step <= memory:  # the rest stays on disk
+            first = store.read(0, 1)
+            for i, column in enumerate(names):
+                notes += sentinels(name, column, first[..., i])
+    static = {key: _static_column(ds[key], layout, na_values) for key in columns}
+    for column, numbers in static.items():
+        notes += sentinels(name, column, numbers)
     panel = Panel(name, tuple(described), times, *places, labels, static, store, shape)
     return panel, notes
 
@@ -101,18 +137,31 @@ class _Field:
     array: xr.DataArray
     names: tuple[str, ...]
     dims: tuple[str, ...]
+    missing: Missing
 
     @classmethod
-    def of(cls, array: xr.DataArray, layout: Layout, ds: xr.Dataset, level: str | None) -> _Field:
+    def of(
+        cls,
+        array: xr.DataArray,
+        layout: Layout,
+        ds: xr.Dataset,
+        level: str | None,
+        na_values: Sequence[Any],
+    ) -> _Field:
+        missing = Missing.declared(array.attrs, na_values)
         over_time = layout.time is not None and layout.time in array.dims
         dims = (layout.time, *layout.place) if layout.time and over_time else layout.place
         name = str(array.name)
         if layout.level is None or layout.level not in array.dims or level is None:
-            return cls(array, (name,), dims)
+            return cls(array, (name,), dims, missing)
         levels = ds[level]
         scale = 0.01 if str(levels.attrs.get("units", "")).lower() == "pa" else 1.0
         names = tuple(f"{name}_{float(value) * scale:g}" for value in levels.values)
-        return cls(array, names, (*dims, layout.level))
+        return cls(array, names, (*dims, layout.level), missing)
+
+    def read(self, steps: dict[str, Any]) -> np.ndarray:
+        """All values of some steps, in the order of `dims`; missing ones are NaN."""
+        return self.missing.mask(_values(self.array.isel(steps).transpose(*self.dims)))
 
 
 def _fetch(
@@ -123,15 +172,37 @@ def _fetch(
     span = slice(int(steps[0]), int(steps[-1]) + 1) if (np.diff(steps) == 1).all() else steps
     made = np.empty((len(steps), len(layout.order), len(names)), np.float32)
     for field in fields:
-        array = field.array
-        if layout.time is not None and layout.time in field.dims:
-            array = array.isel({layout.time: span})
-        values = np.asarray(array.transpose(*field.dims).values)
+        values = field.read({str(layout.time): span} if layout.time in field.dims else {})
         values = values.reshape(len(steps), -1, len(field.names))
         for level, name in enumerate(field.names):
             made[..., names.index(name)] = values[:, layout.order, level]
     made[~np.isfinite(made)] = np.nan
     return made
+
+
+def _values(array: xr.DataArray) -> np.ndarray:
+    """The values of an array; a file may turn out to be damaged only when they are read."""
+    try:
+        return np.asarray(array.values)
+    except (OSError, RuntimeError, IndexError, KeyError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise OSError(
+            f"Cannot read {str(array.name)!r} ({reason}); was the download or copy of its file cut "
+            "short?"
+        ) from error
+
+
+def _in_degrees(name: str, ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
+    """The dataset with latitudes and longitudes in degrees, if they declare other units."""
+    for role in ("lat", "lon"):
+        axis = ds[found[role]]
+        given = axis.values
+        values = to_degrees(given, role, found[role], axis.attrs, name)
+        if values is not given:
+            attrs = {key: value for key, value in axis.attrs.items() if key != "units"}
+            attrs["standard_name"] = "latitude" if role == "lat" else "longitude"
+            ds = ds.assign_coords({found[role]: (axis.dims, values, attrs)})
+    return ds
 
 
 def _simplify_dims(ds: xr.Dataset, found: Mapping[str, str]) -> xr.Dataset:
@@ -163,10 +234,19 @@ def _is_axis(ds: xr.Dataset, found: Mapping[str, str], role: str) -> bool:
     return found[role] in ds.coords and array.ndim == 1 and array.dims[0] not in others
 
 
-def _read_trajectories(name: str, ds: xr.Dataset) -> tuple[Source, list[Note]]:
+def _read_trajectories(
+    name: str, ds: xr.Dataset, na_values: Sequence[Any]
+) -> tuple[Source, list[Note]]:
     """Locations that change with time are read as a table."""
     attributes = {str(key): dict(ds[key].attrs) for key in ds.variables}
-    return read_table(name, ds.to_dataframe().reset_index(), attributes)
+    masked = {
+        key: (array.dims, Missing.declared(array.attrs).mask(_values(array)), array.attrs)
+        for key, array in ds.data_vars.items()
+        if array.dtype.kind in "fiu"
+    }
+    table = ds.assign(masked).to_dataframe().reset_index()
+    counters = [dim for dim in ds.dims if dim not in ds.coords]  # 0, 1, … along the dimension
+    return read_table(name, table.drop(columns=counters), attributes, na_values=na_values)
 
 
 def _sorted_times(
@@ -220,7 +300,7 @@ def _places(
         places = np.repeat(y, len(x)), np.tile(x, len(y))
         return None, (len(y), len(x)), places, order
     y = np.atleast_1d(np.asarray(lat.values, np.float64)).ravel()
-    x = wrap(np.atleast_1d(np.asarray(lon.values, np.float64)).ravel())
+    x = np.atleast_1d(np.asarray(lon.values, np.float64)).ravel()
     labels = np.arange(len(y))
     if "station" in found and ds[found["station"]].dims == lat.dims:
         labels = np.atleast_1d(ds[found["station"]].values).ravel().astype(str)
@@ -230,7 +310,7 @@ def _places(
         example = f"station {labels[row]}: {y[row]:g}, {x[row]:g}"
         count = int((~valid).sum())
         notes.append(Note(name, "dropped", "invalid coordinates", count, len(y), example))
-    order = np.flatnonzero(valid)
+    x, order = wrap(np.where(valid, x, np.nan)), np.flatnonzero(valid)
     order = order[np.lexsort([labels[order], x[order], y[order]])]
     return labels[order], None, (y[order], x[order]), order
 
@@ -251,6 +331,10 @@ def _variables(
     for key in ds.data_vars:
         array = ds[key]
         if key in roles or key in bounds:
+            continue
+        why = why_no_variable(str(key), [*map(str, ds.variables)], array.dtype.kind in "iu")
+        if why is not None:
+            notes.append(Note(name, "left out", why, 1, 1))
             continue
         if array.dtype.kind not in "fiub":
             notes.append(Note(name, "left out", f"{key} is not numeric", 1, 1))
@@ -280,8 +364,9 @@ def _variables(
     return observed, columns
 
 
-def _static_column(array: xr.DataArray, layout: Layout) -> np.ndarray:
-    values = np.asarray(array.transpose(*layout.place).values, np.float32)
+def _static_column(array: xr.DataArray, layout: Layout, na_values: Sequence[Any]) -> np.ndarray:
+    missing = Missing.declared(array.attrs, na_values)
+    values = missing.mask(_values(array.transpose(*layout.place))).astype(np.float32)
     return np.atleast_1d(values).ravel()[layout.order]
 
 

@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.coordinates import possible, recognise, require_places, wrap
+from gridtnp.data.coordinates import (
+    possible,
+    recognise,
+    require_places,
+    table_places,
+    to_degrees,
+    wrap,
+)
 from gridtnp.data.reading import open_data, require_installed
 
 Stations = pd.DataFrame | str | os.PathLike[str]
@@ -26,18 +33,16 @@ def observe(
     table = stations if isinstance(stations, pd.DataFrame) else open_data(stations)
     if not isinstance(table, pd.DataFrame):
         raise TypeError(f"stations={stations!r} is not a table with one row per station.")
-    found = recognise({str(column): {} for column in table.columns})
-    require_places(found, "stations", map(str, table.columns))
-    lat, lon = (table[found[role]].to_numpy(np.float64) for role in ("lat", "lon"))
+    found, lat, lon = table_places(table, "stations")
     bad = np.flatnonzero(~possible(lat, lon))
     if len(bad):
         raise ValueError(
             f"Row {bad[0]} of the stations has latitude {lat[bad[0]]:g} and longitude "
             f"{lon[bad[0]]:g}; they must be within ±90 and ±360."
         )
-    y, x = _axes(ds)
-    rows = _nearest(ds[y].values, lat)
-    offset = wrap(ds[x].values.astype(np.float64)[None] - lon[:, None])
+    (y, x), (grid_lat, grid_lon) = _axes(ds)
+    rows = _nearest(grid_lat, lat)
+    offset = wrap(grid_lon.astype(np.float64)[None] - lon[:, None])
     cols = np.abs(offset).argmin(1)
     # reading single points from a file is slow: whole fields are read and points taken from them
     if ds.nbytes <= memory:
@@ -73,8 +78,8 @@ def latlon_grid(
         ds = like.to_dataset(name="like") if isinstance(like, xr.DataArray) else like
         if factor < 1:
             raise ValueError(f"factor={factor}: must be at least 1.")
-        y, x = _axes(ds)
-        rows, cols = _refined(ds[y].values, factor, 0.0), _refined(ds[x].values, factor, 360.0)
+        _, (grid_lat, grid_lon) = _axes(ds)
+        rows, cols = _refined(grid_lat, factor, 0.0), _refined(grid_lon, factor, 360.0)
     elif lat is not None and lon is not None and step is not None and step > 0:
         rows = np.arange(lat[0], lat[1] + step / 2, step)
         cols = np.arange(lon[0], lon[1] + step / 2, step)
@@ -91,7 +96,8 @@ def latlon_grid(
     return xr.Dataset(coords=axes)
 
 
-def _axes(ds: xr.Dataset) -> tuple[str, str]:
+def _axes(ds: xr.Dataset) -> tuple[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """The names of the axes of latitude and longitude, and their values in degrees."""
     found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
     require_places(found, "grid", map(str, ds.variables))
     y, x = found["lat"], found["lon"]
@@ -100,7 +106,8 @@ def _axes(ds: xr.Dataset) -> tuple[str, str]:
             f"Not a latitude-longitude grid: {y!r} has dimensions {ds[y].dims} and {x!r} has "
             f"{ds[x].dims}, but each must be an axis."
         )
-    return y, x
+    lat = to_degrees(ds[y].values, "lat", y, ds[y].attrs, "grid")
+    return (y, x), (lat, to_degrees(ds[x].values, "lon", x, ds[x].attrs, "grid"))
 
 
 def _nearest(axis: np.ndarray, x: np.ndarray) -> np.ndarray:

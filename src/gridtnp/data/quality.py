@@ -1,16 +1,26 @@
-"""`Note`: what was dropped, masked or noticed in the data, with counts and an example."""
+"""`Note`: what was dropped, masked or noticed; `Missing`: values that stand for missing ones."""
 
 from __future__ import annotations
 
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import xarray as xr
+
 Action = Literal["dropped", "masked", "left out", "noticed"]
+
+
+NINES = (99, 99.9, 99.99, 999, 999.9, 999.99, 9999, 9999.9, 99999, 999999)
+SENTINELS = np.array([*NINES, 7777, 8888, 32766, 32767, 32768], np.float32)
+"""Absolute values that often stand for missing where they are far from the others."""
+HUGE = 1e19
+"""Absolute values from here on never are observations: 1e20, 9.97e36."""
 
 
 class DataWarning(UserWarning):
@@ -34,6 +44,96 @@ class Note:
         return f"{self.source}: {self.count:,}{share} {self.action}: {self.why}{example}"
 
 
+@dataclass(frozen=True)
+class Missing:
+    """Which values stand for missing: `values`, and all below `low` or above `high`."""
+
+    values: tuple[float, ...] = ()
+    low: float = -np.inf
+    high: float = np.inf
+
+    @classmethod
+    def declared(cls, attributes: Mapping[str, Any], also: Sequence[Any] = ()) -> Missing:
+        """By CF attributes (`missing_value`, `_FillValue`, `valid_min`, `valid_range`, …)."""
+        limits = _numbers(attributes.get("valid_range"))
+        low, high = limits if len(limits) == 2 else (-np.inf, np.inf)
+        low = max([low, *_numbers(attributes.get("valid_min"))])
+        high = min([high, *_numbers(attributes.get("valid_max"))])
+        fills = [attributes.get(key) for key in ("missing_value", "_FillValue")]
+        values = (number for given in (*fills, *also) for number in _numbers(given))
+        return cls(tuple(values), low, high)
+
+    def mask(self, values: np.ndarray) -> np.ndarray:
+        """The values with NaN where they are missing, or the same array if none are."""
+        if not self.values and (self.low, self.high) == (-np.inf, np.inf):
+            return values
+        single = np.asarray(values).astype(np.float32)  # in which 999.9 is 999.9
+        with np.errstate(over="ignore"):
+            low, high = np.float32(self.low), np.float32(self.high)
+            bad = (
+                (single < low)
+                | (single > high)
+                | np.isin(single, np.array(self.values, np.float32))
+            )
+        return np.where(bad, np.nan, values) if bad.any() else values
+
+
+def sentinels(source: str, column: str, values: np.ndarray) -> list[Note]:
+    """A note on every value that seems to stand for missing, such as -9999 or 1e20."""
+    finite = values[np.isfinite(values)].astype(np.float32)
+    ends = np.abs([finite.min(), finite.max()]) if len(finite) else np.zeros(0)
+    if not ((ends >= HUGE) | np.isin(ends, SENTINELS)).any():  # the others are between them
+        return []
+    huge = np.abs(finite) >= HUGE
+    known = huge | np.isin(np.abs(finite), SENTINELS)
+    rest = finite[~known]
+    low, high = (float(rest.min()), float(rest.max())) if len(rest) else (0.0, 0.0)
+    notes = []
+    for value, count in zip(*np.unique(finite[known], return_counts=True), strict=True):
+        size, beyond = abs(float(value)), max(low - float(value), float(value) - high)
+        if size >= HUGE or beyond > max(high - low, size) / 4:
+            shown = str(value).removesuffix(".0")
+            why = f"{column} is {shown}, which often stands for missing; na_values=[{shown}] masks"
+            notes.append(Note(source, "noticed", f"{why} it", int(count), values.size))
+    return notes
+
+
+def unpack_limits(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with `valid_range`, `valid_min` and `valid_max` in the units of its values.
+
+    By convention, whole numbers are in the units of the packed values on disk. Missing values that
+    xarray could not find, such as 1e20 in single precision, are declared again.
+    """
+    ds = ds.copy()
+    for variable in ds.variables.values():
+        scale = variable.encoding.get("scale_factor", 1.0)
+        offset = variable.encoding.get("add_offset", 0.0)
+        packed = (scale, offset) != (1.0, 0.0)
+        for key in ("valid_range", "valid_min", "valid_max"):
+            limits = np.asarray(variable.attrs.get(key, ""))
+            if limits.dtype.kind in "iu" and packed:
+                # half a step of slack, since values were rounded on unpacking
+                ends = {"valid_min": -0.5, "valid_max": 0.5}.get(key, np.array([-0.5, 0.5]))
+                if limits.ndim == np.ndim(ends):
+                    variable.attrs[key] = np.sort((limits + ends) * float(scale) + float(offset))
+        fills = _numbers(variable.encoding.get("missing_value"))
+        if variable.dtype == np.float32 and not packed and fills:
+            with np.errstate(over="ignore"):
+                if (np.array(fills, np.float32) != fills).any():
+                    variable.attrs.setdefault("missing_value", fills)
+    return ds
+
+
+def require_decoded(name: str, ds: xr.Dataset) -> None:
+    for key in ds.variables:
+        packed = {"scale_factor", "add_offset"} & set(ds[key].attrs)
+        if packed:
+            raise ValueError(
+                f"Variable {str(key)!r} of source {name!r} is packed, since its attributes have "
+                f"{sorted(packed)[0]!r}; unpack it with xr.decode_cf(ds)."
+            )
+
+
 def warn(notes: Sequence[Note], stacklevel: int) -> None:
     """One warning about all that was dropped or looks wrong; missing values do not count."""
     serious = [str(note) for note in notes if note.action in ("dropped", "noticed")]
@@ -46,3 +146,11 @@ def write_log(path: str | os.PathLike[str], notes: Sequence[Note], about: dict[s
     record = {**about, "notes": [asdict(note) for note in notes]}
     text = json.dumps(record, indent=2, ensure_ascii=False)
     Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _numbers(given: Any) -> tuple[float, ...]:
+    """The numbers in an attribute or an entry of `na_values`; none if it is text."""
+    try:
+        return tuple(float(number) for number in np.ravel(given)) if given is not None else ()
+    except (TypeError, ValueError):
+        return ()

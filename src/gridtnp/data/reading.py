@@ -9,16 +9,20 @@ from __future__ import annotations
 import glob
 import importlib
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pandas as pd
 import xarray as xr
 
+from gridtnp.data.coordinates import DEGREES, units_text
+from gridtnp.data.csv_files import Unreadable, read_csv
 from gridtnp.data.fields import read_dataset
-from gridtnp.data.quality import Note
+from gridtnp.data.quality import Note, unpack_limits
 from gridtnp.data.sources import Source
 from gridtnp.data.tables import read_table
+from gridtnp.errors import require_installed
 
 Data = pd.DataFrame | xr.Dataset | xr.DataArray | str | os.PathLike[str]
 KINDS = {
@@ -37,14 +41,23 @@ NEEDS = {
 """The package that each kind of file needs, and the extra of gridtnp that installs it."""
 
 
-def read_source(name: str, data: Data, memory: int = 2**30) -> tuple[Source, list[Note]]:
-    """Read a source, and note what was dropped or masked; at most `memory` bytes are loaded."""
+def read_source(
+    name: str,
+    data: Data,
+    memory: int = 2**30,
+    na_values: Sequence[Any] = (),
+    crs: str | None = None,
+) -> tuple[Source, list[Note]]:
+    """Read a source, and note what was dropped or masked; at most `memory` bytes are loaded.
+
+    `na_values` stand for missing, and `crs` is the projection of its coordinates.
+    """
     if isinstance(data, str | os.PathLike):
         data = open_data(data)
     if isinstance(data, pd.DataFrame):
-        return read_table(name, data)
+        return read_table(name, data, na_values=na_values, crs=crs)
     if isinstance(data, xr.Dataset | xr.DataArray):
-        return read_dataset(name, data, memory)
+        return read_dataset(name, data, memory, na_values, crs)
     raise TypeError(
         f"Source {name!r} is of type {type(data).__name__}; it must be a pandas table, an xarray "
         "dataset or a path."
@@ -54,7 +67,7 @@ def read_source(name: str, data: Data, memory: int = 2**30) -> tuple[Source, lis
 def open_data(path: str | os.PathLike[str]) -> pd.DataFrame | xr.Dataset:
     """Open a path, a glob or a URL."""
     address = os.fspath(path)
-    if "://" in address or "::" in address:
+    if is_url(address) or Path(address).exists():  # a[1].csv may be a file
         return _open([address])
     if glob.has_magic(address):
         found = sorted(glob.glob(address))
@@ -63,19 +76,12 @@ def open_data(path: str | os.PathLike[str]) -> pd.DataFrame | xr.Dataset:
                 f"No file matches {address!r} in {str(Path(address).parent.resolve())!r}."
             )
         return _open(found)
-    if not Path(address).exists():
-        raise FileNotFoundError(f"No such file: {address!r}.")
-    return _open([address])
+    raise FileNotFoundError(f"No such file: {address!r}.")
 
 
-def require_installed(module: str, extra: str, what: str) -> Any:
-    """Import a module, or raise with the command that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"{what} needs {module}, which is not installed: pip install 'gridtnp[{extra}]'."
-        ) from error
+def is_url(address: str) -> bool:
+    """Whether an address is opened with fsspec, not as a file of this machine."""
+    return "://" in address or "::" in address
 
 
 def kind_of(address: str) -> str:
@@ -108,56 +114,100 @@ def _open(addresses: list[str]) -> pd.DataFrame | xr.Dataset:
     if len(datasets) == 1:
         return datasets[0]
     require_installed("dask", "io", f"Opening {len(addresses)} files as one source")
+    _require_same_units(addresses, datasets)
     chunked = [ds.chunk() for ds in datasets]
-    return xr.combine_by_coords(chunked, combine_attrs="override")  # pyright: ignore[reportReturnType]
+    try:
+        return xr.combine_by_coords(chunked, combine_attrs="override")  # pyright: ignore[reportReturnType]
+    except Exception as error:
+        raise ValueError(
+            f"Cannot join {addresses[0]!r} to {addresses[-1]!r} ({_reason(error)}); join them with "
+            "xarray and pass the dataset."
+        ) from error
 
 
 def _open_one(opener: Any, address: str, kind: str) -> Any:
     try:
         return opener(address, kind)
-    except (ImportError, MemoryError):
+    except (ImportError, MemoryError, Unreadable):
         raise
     except Exception as error:
         # every library raises its own error for truncated or invalid files
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise OSError(
-            f"Cannot read {address!r} as a {kind} file ({reason}); was its download or copy cut "
-            "short?"
+            f"Cannot read {address!r} as a {kind} file ({_reason(error)}); was its download or "
+            "copy cut short?"
         ) from error
 
 
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _require_same_units(addresses: list[str], datasets: list[xr.Dataset]) -> None:
+    """Raise if a variable has other units in some of the files of one source."""
+    seen: dict[str, tuple[str, str]] = {}
+    for address, ds in zip(addresses, datasets, strict=True):
+        for name in map(str, ds.variables):
+            units = units_text(ds[name].attrs)
+            if name in ds.coords and (match := DEGREES.fullmatch(units)):
+                units = units if (match[1] or match[2] or "")[:1] in ("s", "w") else "degrees"
+            first, expected = seen.setdefault(name, (address, units))
+            if units != expected:
+                one, other = (f"in {u!r}" if u else "without units" for u in (expected, units))
+                raise ValueError(
+                    f"{name!r} is {one} in {first!r} but {other} in {address!r}; convert one of "
+                    "them, or make them two sources."
+                )
+
+
 def _open_table(address: str, kind: str) -> pd.DataFrame:
-    frame = pd.read_csv(address) if kind == "csv" else pd.read_parquet(address)
+    if kind == "csv":
+        return read_csv(address)
+    frame = pd.read_parquet(address)
     if frame.empty:
         raise ValueError("it has no rows")
     return frame
 
 
 def _open_dataset(address: str, kind: str) -> xr.Dataset:
-    if kind == "zarr":
-        return _open_zarr(address)
-    if kind == "grib":
-        return _open_grib(address)
-    if "://" in address or "::" in address:
+    opener: Callable[..., xr.Dataset] = {"zarr": _open_zarr, "grib": _open_grib}.get(
+        kind, _open_netcdf
+    )
+    try:
+        return unpack_limits(opener(address))
+    except Exception as error:
+        if kind == "grib" or isinstance(error, ImportError | MemoryError):
+            raise
+        opener(address, decode_cf=False)  # raises again if the file is damaged
+        option = "decode_times" if "time" in str(error) else "decode_cf"
+        raise Unreadable(
+            f"Cannot decode {address!r} ({_reason(error)}); open it with "
+            f"xr.open_dataset(path, {option}=False), correct it and pass the dataset."
+        ) from error
+
+
+def _open_netcdf(address: str, **options: Any) -> xr.Dataset:
+    if is_url(address):
         fsspec = importlib.import_module("fsspec")
-        return xr.open_dataset(fsspec.open(address, "rb").open(), engine="h5netcdf")
+        return xr.open_dataset(fsspec.open(address, "rb").open(), engine="h5netcdf", **options)
     with open(address, "rb") as file:
         classic = file.read(4) in (b"CDF\x01", b"CDF\x02")
     # the C library reads zeros from a truncated file of the classic format; scipy raises
-    return xr.open_dataset(address, engine="scipy" if classic else "netcdf4")
+    return xr.open_dataset(address, engine="scipy" if classic else "netcdf4", **options)
 
 
-def _open_zarr(address: str) -> xr.Dataset:
+def _open_zarr(address: str, **options: Any) -> xr.Dataset:
     """With consolidated metadata if the store has them."""
     try:
-        return xr.open_zarr(address, chunks=None, consolidated=True)
+        return xr.open_zarr(address, chunks=None, consolidated=True, **options)
     except (KeyError, ValueError):
-        return xr.open_zarr(address, chunks=None, consolidated=False)
+        return xr.open_zarr(address, chunks=None, consolidated=False, **options)
 
 
 def _open_grib(address: str) -> xr.Dataset:
     """All messages of a GRIB file merged into one dataset, without writing an index file."""
     cfgrib = importlib.import_module("cfgrib")
+    if is_url(address):  # eccodes reads files of this machine only
+        address = importlib.import_module("fsspec").open_local(f"simplecache::{address}")
     if os.path.getsize(address) == 0:
         raise ValueError("it is empty")
     parts = cfgrib.open_datasets(

@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
 
+from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.sources import Source
 from gridtnp.data.times import UNIT, duration, show, to_times
 from gridtnp.errors import require_known
 
-NEARBY = 100
-"""Per degree: stations within a hundredth of a degree, about 1 km, count as one location."""
+NEARBY = 0.01
+"""Stations within this many degrees of each other, about 1 km, count as one location."""
+MOST_PAIRS = 40_000_000
+"""Data with more pairs of neighbours than this are so dense that only blocks separate them."""
 EARLIEST, LATEST = np.datetime64("0001-01-01", "ms"), np.datetime64("9999-12-31", "ms")
+CHORD = 2 * np.sin(np.deg2rad(NEARBY) / 2)
 Period = tuple[np.datetime64, np.datetime64]
 
 
@@ -54,7 +61,7 @@ def hold_out(
 ) -> dict[str, np.ndarray]:
     """The part of every location of the point sources: 0 train, 1 validation, 2 test.
 
-    Locations of the target are drawn; other point sources follow where they share a location.
+    Locations of the target are drawn; what other point sources observe there is held out with them.
     """
     if target.labels is None and blocks is None:
         raise ValueError(
@@ -63,7 +70,8 @@ def hold_out(
         )
     if blocks is not None and not blocks > 0:
         raise ValueError(f"blocks={blocks}: must be a positive size in degrees.")
-    groups, owner = np.unique(_group(target, blocks), return_inverse=True)
+    owner = _neighbourhoods(target) if blocks is None else _blocks(target, blocks)
+    groups, owner = np.unique(owner, return_inverse=True)
     part = np.zeros(len(groups), np.int8)
     if isinstance(stations, int | float):
         what = "stations" if blocks is None else "blocks"
@@ -74,28 +82,60 @@ def hold_out(
         part[np.unique(owner[_named(target, stations)])] = 2
     roles = {target.name: part[owner]}
     for name, source in sources.items():
-        if source is not target and source.labels is not None:
-            group = _group(source, blocks)
-            place = np.clip(np.searchsorted(groups, group), 0, len(groups) - 1)
-            roles[name] = np.where(groups[place] == group, part[place], 0).astype(np.int8)
+        if source is target or source.labels is None:
+            continue
+        if blocks is None:
+            roles[name] = _near_held_out(source, target, roles[target.name])
+        else:
+            block = _blocks(source, blocks)
+            place = np.clip(np.searchsorted(groups, block), 0, len(groups) - 1)
+            roles[name] = np.where(groups[place] == block, part[place], 0).astype(np.int8)
     return roles
 
 
-def _group(source: Source, blocks: float | None) -> np.ndarray:
+def _blocks(source: Source, size: float) -> np.ndarray:
+    """The number of the block that every location is in."""
+    row, column = np.floor(source.lat / size), np.floor(source.lon / size)
+    return (row * 1e6 + column).astype(np.int64)
+
+
+def _neighbourhoods(source: Source) -> np.ndarray:
     """A number for every location; those with the same number are held out together.
 
-    Stations at the same location share it, to avoid leakage. A moving station is located where it
-    was first.
+    Stations within `NEARBY` of each other share it, also through others in between. A moving
+    station is located where it was first.
     """
-    lat, lon = source.lat, source.lon
-    if blocks is not None:
-        row, column = np.floor(lat / blocks), np.floor(lon / blocks)
-    else:
-        assert source.labels is not None
-        _, first, station = np.unique(source.labels, return_index=True, return_inverse=True)
-        row = np.round(lat[first] * NEARBY)[station]
-        column = np.round(lon[first] * NEARBY)[station]
-    return (row * 1e6 + column).astype(np.int64)
+    assert source.labels is not None
+    _, first, station = np.unique(source.labels, return_index=True, return_inverse=True)
+    # by hundredths of a degree first: the order that decides which stations a seed holds out
+    rounded = np.round(_locations(source)[first] * 100)
+    keys = np.concatenate([rounded, _locations(source)[first]], 1)
+    keys, at = np.unique(keys, axis=0, return_inverse=True)
+    places = keys[:, 2:]
+    tree = KDTree(unit_vectors(*places.T))
+    if tree.count_neighbors(tree, CHORD) > MOST_PAIRS:
+        raise ValueError(
+            f"The {len(places):,} locations of source {source.name!r} are too dense to hold out "
+            f"single stations, since those within {NEARBY:g} degrees count as one; hold out "
+            "blocks: blocks=0.1 (degrees)."
+        )
+    one, other = tree.query_pairs(CHORD, output_type="ndarray").T
+    graph = coo_array((np.ones(len(one), bool), (one, other)), (len(places), len(places)))
+    group = connected_components(graph, directed=False)[1]
+    _, number, group = np.unique(group, return_index=True, return_inverse=True)
+    return number[group][at.ravel()][station]
+
+
+def _near_held_out(source: Source, target: Source, role: np.ndarray) -> np.ndarray:
+    """The part of every location of another source: that of a held-out target nearby, or 0."""
+    held = role > 0
+    tree = KDTree(unit_vectors(*_locations(target)[held].T))
+    found = tree.query(unit_vectors(*_locations(source).T), distance_upper_bound=CHORD)[1]
+    return np.append(role[held], np.int8(0))[found]
+
+
+def _locations(source: Source) -> np.ndarray:
+    return np.stack([source.lat, source.lon], 1)
 
 
 def _draw_groups(number: int, fraction: float, what: str, seed: int) -> np.ndarray:
@@ -106,10 +146,12 @@ def _draw_groups(number: int, fraction: float, what: str, seed: int) -> np.ndarr
         )
     held = round(fraction * number)
     if held < 2 or held >= number:
-        change = "the fraction" + " or the size of the blocks" * (what == "blocks")
+        near, change = f" (those within {NEARBY:g} degrees count as one)", "hold out blocks"
+        if what == "blocks":
+            near, change = "", "the size of the blocks"
         raise ValueError(
-            f"hold_out_stations={fraction:g} holds out {held} of {number} {what}, but at least two "
-            f"must be held out and one kept; change {change}."
+            f"hold_out_stations={fraction:g} holds out {held} of {number} {what}{near}, but at "
+            f"least two must be held out and one kept; change the fraction or {change}."
         )
     return np.random.default_rng(seed).permutation(number)[:held]
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gridtnp.data.coordinates import NAMES, possible, recognise, require_places, wrap
-from gridtnp.data.quality import Note
+from gridtnp.data.coordinates import (
+    NAMES,
+    possible,
+    recognise,
+    require_file_name,
+    require_places,
+    to_degrees,
+    units_text,
+    why_no_variable,
+    wrap,
+)
+from gridtnp.data.projection import projected_columns, unproject
+from gridtnp.data.quality import Missing, Note, sentinels
 from gridtnp.data.sources import Records, Variable
 from gridtnp.data.times import show, to_times
 
@@ -18,31 +29,50 @@ LONG_VALUES = ("observation", "value")
 
 
 def read_table(
-    name: str, frame: pd.DataFrame, attributes: Mapping[str, Mapping[str, Any]] | None = None
+    name: str,
+    frame: pd.DataFrame,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    na_values: Sequence[Any] = (),
+    crs: str | None = None,
 ) -> tuple[Records, list[Note]]:
     """Read a table, and note what was dropped or masked.
 
     `attributes` are CF attributes by column; units may also be in `frame.attrs["units"]`.
+    `na_values` stand for missing, and `crs` is the projection of its coordinates.
     """
-    units = frame.attrs.get("units", {})
-    frame = _long_to_wide(name, _index_to_columns(frame))
+    units, notes = frame.attrs.get("units", {}), []
+    frame = _long_to_wide(name, _index_to_columns(frame)).rename(columns=str).infer_objects()
     if frame.empty:
         raise ValueError(f"Source {name!r} is an empty table; it needs at least one row.")
-    known = {str(c): dict((attributes or {}).get(str(c), {})) for c in frame.columns}
+    for column in frame.columns[frame.columns.duplicated()]:
+        notes.append(Note(name, "left out", f"column {column!r} repeats {column!r}", 1, 1))
+    frame = frame.loc[:, ~frame.columns.duplicated()]
+    known = {c: dict((attributes or {}).get(c, {})) for c in frame.columns}
     for column, unit in units.items():
         known.setdefault(str(column), {})["units"] = unit
-    frame = frame.rename(columns=str)
+    frame = _mask(frame, na_values)
     found = recognise({column: known[column] for column in frame.columns})
-    require_places(found, name, frame.columns)
-    total, notes = len(frame), []
+    total = len(frame)
 
-    lat, lon = (_numbers(name, frame, found[role]) for role in ("lat", "lon"))
+    if crs is None:
+        require_places(found, name, frame.columns)
+        lat, lon = (
+            to_degrees(_numbers(name, frame, found[r]), r, found[r], known[found[r]], name)
+            for r in ("lat", "lon")
+        )
+    else:
+        columns = projected_columns(found, name)
+        x, y = (_numbers(name, frame, column) for column in columns)
+        declared = units_text(known[columns[0]]), units_text(known[columns[1]])
+        lat, lon = unproject(name, crs, x, y, columns, declared)
+        found |= {"lon": columns[0], "lat": columns[1]}
     times = to_times(frame[found["time"]], found["time"]) if "time" in found else None
     valid = possible(lat, lon)
     if not valid.any():
         raise ValueError(
             f"No row of source {name!r} has a latitude within ±90 and a longitude within ±360 "
-            f"(first: {found['lat']} {lat[0]:g}, {found['lon']} {lon[0]:g}); are they in metres, "
+            f"(row 0: {found['lat']} {lat[0]:g}, {found['lon']} {lon[0]:g}); are they in metres, "
             "or swapped?"
         )
     if not valid.all():
@@ -56,15 +86,14 @@ def read_table(
         notes.append(Note(name, "dropped", "no time", int(missing.sum()), total, f"row {row}"))
         valid &= ~missing
 
+    lat, lon = np.where(valid, lat, np.nan), np.where(valid, lon, np.nan)
     labels = _station_labels(frame, found, lat, lon)
-    variables, columns, text = _classify_columns(frame, found)
+    variables, columns = _classify_columns(name, frame, found, notes)
     if not variables:
         raise ValueError(
             f"Source {name!r} has no numeric column besides its coordinates, only "
             f"{sorted(frame.columns)}; to sample a field at these locations, use gt.observe."
         )
-    for column in text:
-        notes.append(Note(name, "left out", f"column {column!r} holds text", 1, 1))
     values = np.stack([_numbers(name, frame, c).astype(np.float32) for c in variables], 1)
     values[~np.isfinite(values)] = np.nan
     valid, duplicates = _drop_duplicates(name, valid, times, lat, lon, labels, values, total)
@@ -80,12 +109,15 @@ def read_table(
         if described[-1].missing:
             count = int(np.isnan(values[valid, i]).sum())
             notes.append(Note(name, "masked", f"{column} is missing", count, int(valid.sum())))
+        notes += sentinels(name, column, values[valid, i])
     valid &= ~np.isnan(values).all(1)
 
     order = np.flatnonzero(valid)
     keys = [labels, wrap(lon), lat] + ([] if times is None else [times])
     order = order[np.lexsort([key[order] for key in keys])]
     extra = {c: _numbers(name, frame, c).astype(np.float32)[order] for c in columns}
+    for column, numbers in extra.items():
+        notes += sentinels(name, column, numbers)
     records = Records(
         name,
         tuple(described),
@@ -135,8 +167,8 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     if value is None or "variable" not in lower:
         return frame
     kind = lower["variable"]
-    keys = [c for role in NAMES for c in frame.columns if str(c).lower() in NAMES[role]]
-    keys = [c for c in keys if c not in (value, kind)]
+    roles = {name for names in NAMES.values() for name in names}
+    keys = [c for c in frame.columns if str(c).lower() in roles and c not in (value, kind)]
     if not keys:
         require_places({}, name, map(str, frame.columns))
     # repeated observations get a row each, so that they are counted as duplicates later
@@ -146,8 +178,31 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return wide.reset_index().drop(columns="_repeat")
 
 
+def _mask(frame: pd.DataFrame, na_values: Sequence[Any]) -> pd.DataFrame:
+    """The table with what stands for missing masked, also in columns of text."""
+    if not na_values:
+        return frame
+    missing, texts = Missing.declared({}, na_values), {str(value).strip() for value in na_values}
+    made = {}
+    for column in frame.columns:
+        values = frame[column]
+        if pd.api.types.is_numeric_dtype(values):
+            made[column] = missing.mask(values.to_numpy(np.float64, na_value=np.nan))
+        elif values.dtype.kind != "M":
+            kept = values.mask(values.astype("string").str.strip().isin(texts))
+            numbers = _parse(kept)
+            text = (numbers.isna() & kept.notna()).any()
+            made[column] = kept if text else missing.mask(numbers.to_numpy(np.float64))
+    return frame.assign(**made)
+
+
+def _parse(values: Any) -> pd.Series:
+    """Numbers, and NaN for what is none."""
+    return pd.Series(pd.to_numeric(values, errors="coerce"))
+
+
 def _numbers(source: str, frame: pd.DataFrame, column: str) -> np.ndarray:
-    numbers = pd.Series(pd.to_numeric(frame[column], errors="coerce"))  # pyright: ignore[reportArgumentType]
+    numbers = _parse(frame[column])
     wrong = np.flatnonzero(numbers.isna().to_numpy() & frame[column].notna().to_numpy())
     if len(wrong):
         row = int(wrong[0])
@@ -161,25 +216,53 @@ def _numbers(source: str, frame: pd.DataFrame, column: str) -> np.ndarray:
 def _station_labels(
     frame: pd.DataFrame, found: Mapping[str, str], lat: np.ndarray, lon: np.ndarray
 ) -> np.ndarray:
-    """The station of every row, or a number for its location if there is no such column."""
-    if "station" in found:
-        return frame[found["station"]].astype(str).to_numpy(dtype=object).astype(str)
+    """The station of every row, or a number for its location where it has none."""
     place = np.nan_to_num(lat.round(4)) * 1e4 + 1j * np.nan_to_num(wrap(lon).round(4))
-    return np.unique(place, return_inverse=True)[1].ravel()
+    number = np.unique(place, return_inverse=True)[1].ravel()
+    if "station" not in found:
+        return number
+    named = frame[found["station"]].notna().to_numpy()
+    labels = frame[found["station"]].astype(str).to_numpy(dtype=object)
+    return np.where(named, labels, [f"unnamed {i}" for i in number]).astype(str)
 
 
 def _classify_columns(
-    frame: pd.DataFrame, found: Mapping[str, str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Variables, static columns, and columns of text."""
+    name: str, frame: pd.DataFrame, found: Mapping[str, str], notes: list[Note]
+) -> tuple[list[str], list[str]]:
+    """Variables and static columns; what is left out is noted."""
     roles = {found.get(role) for role in ("lat", "lon", "time", "station")}
-    rest = [c for c in frame.columns if c not in roles]
-    numeric = [c for c in rest if pd.api.types.is_numeric_dtype(frame[c])]
-    columns = [c for c in numeric if c == found.get("elevation")]
-    variables = [c for c in numeric if c not in columns]
+    variables, columns = [], []
+    for column in frame.columns:
+        if column in roles:
+            continue
+        if not pd.api.types.is_numeric_dtype(frame[column]):
+            notes.append(_left_out_text(name, frame, column))
+            continue
+        given = frame[column].dropna().to_numpy(np.float64)
+        why = why_no_variable(column, frame.columns, bool((given == np.round(given)).all()))
+        if why is not None:
+            notes.append(Note(name, "left out", why, 1, 1))
+            continue
+        require_file_name(column, name)
+        (columns if column == found.get("elevation") else variables).append(column)
     if not variables:  # a list of stations: the elevation is its only variable
         variables, columns = columns, []
-    return sorted(variables), columns, [c for c in rest if c not in numeric]
+    return sorted(variables), columns
+
+
+def _left_out_text(name: str, frame: pd.DataFrame, column: str) -> Note:
+    """A note on a column of text, with an example if most of it are numbers."""
+    given = frame[column].notna()
+    text = (given & _parse(frame[column]).isna()).to_numpy()
+    if not 0 < text.sum() <= given.sum() / 2:
+        return Note(name, "left out", f"column {column!r} holds text", 1, 1)
+    row = int(np.flatnonzero(text)[0])
+    kinds = list(dict.fromkeys(map(str, frame[column].to_numpy()[text])))[:3]
+    why = (
+        f"column {column!r} is left out, because it holds text among its numbers; "
+        f"na_values={kinds} masks it"
+    )
+    return Note(name, "noticed", why, int(text.sum()), len(frame), f"row {row}: {kinds[0]!r}")
 
 
 def _drop_duplicates(

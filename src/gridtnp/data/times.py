@@ -15,7 +15,7 @@ import pandas as pd
 
 UNIT = "datetime64[ms]"
 HOUR = np.timedelta64(3_600_000, "ms")
-ZONE = r"\d:\d{2}.*(?:Z|[+-]\d{2}:?\d{2})$"
+ZONE = r"\d[T ]\d.*(?:Z|[+-]\d{2}(?::?\d{2})?)$"
 """A time of day that ends with a time zone."""
 WINDOW = re.compile(r"([\[(])\s*([^,\s][^,]*?)\s*,\s*([^,]+?)\s*([\])])")
 
@@ -49,7 +49,8 @@ def to_times(values: Any, column: str) -> np.ndarray:
             f"{texts[other]!r} (row {other}); give all a time zone, or none for UTC."
         )
     parsed = pd.to_datetime(texts, utc=True, errors="coerce", format="ISO8601")
-    wrong = np.flatnonzero(given & parsed.isna().to_numpy())
+    written = texts.str.match(r"[+-]?\d").fillna(False).to_numpy(bool)  # pandas knows "now"
+    wrong = np.flatnonzero(given & ~(written & parsed.notna().to_numpy()))
     if len(wrong):
         raise ValueError(
             f"{column!r} holds {texts[int(wrong[0])]!r} in row {int(wrong[0])}, which is not a "

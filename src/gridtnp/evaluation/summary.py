@@ -100,7 +100,7 @@ class ScoreTable:
             table.add_column(head, justify="right", no_wrap=True)
         for i, name in enumerate(self.names):
             cells = [self.columns[head][i] for head in heads]
-            table.add_row(name, *cells, style="bold" if i == 0 else None)
+            table.add_row(Text(name), *cells, style="bold" if i == 0 else None)
         return table
 
     def _lines(self, heads: Sequence[str]) -> Text:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -289,7 +289,14 @@ class Conditioner:
         return points.to(self.model.device)
 
 
-def dataset_of(spec: TaskSpec, sources: Mapping[str, Data], static: Static = None) -> Dataset:
+def dataset_of(
+    spec: TaskSpec,
+    sources: Mapping[str, Data],
+    static: Static = None,
+    *,
+    na_values: Sequence[float | str] = (),
+    crs: Mapping[str, str] | None = None,
+) -> Dataset:
     """A dataset of fresh sources, with the model's features."""
     if not sources:
         raise ValueError(
@@ -303,7 +310,14 @@ def dataset_of(spec: TaskSpec, sources: Mapping[str, Data], static: Static = Non
     if static is None and spec.statics:
         static = {name: f"{_owner(name, opened)}.{name}" for name in spec.statics}
     wanted = spec.target_source if spec.target_source in opened else next(iter(opened))
-    return Dataset(opened, target=wanted, static=static, features=spec.computed)
+    return Dataset(
+        opened,
+        target=wanted,
+        static=static,
+        features=spec.computed,
+        na_values=na_values,
+        crs={name: system for name, system in (crs or {}).items() if name in opened},
+    )
 
 
 def _ms(length: np.timedelta64) -> int:

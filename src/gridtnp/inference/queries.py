@@ -17,7 +17,14 @@ import xarray as xr
 from jaxtyping import Float, Shaped
 
 from gridtnp import __version__
-from gridtnp.data.coordinates import NAMES, possible, recognise, require_places
+from gridtnp.data.coordinates import (
+    NAMES,
+    possible,
+    recognise,
+    require_places,
+    table_places,
+    to_degrees,
+)
 from gridtnp.data.sources import Variable
 from gridtnp.data.times import to_times
 
@@ -61,9 +68,8 @@ class Query:
     @classmethod
     def _of_table(cls, table: pd.DataFrame) -> Query:
         flat = table.reset_index()
-        found = recognise({str(column): {} for column in flat.columns})
-        require_places(found, "query", map(str, flat.columns))
-        lat, lon = (flat[found[role]].to_numpy(np.float64) for role in ("lat", "lon"))
+        flat.attrs = dict(table.attrs)
+        found, lat, lon = table_places(flat, "query")
         time = to_times(flat[found["time"]], found["time"]) if "time" in found else None
         return cls._checked(lat, lon, time, table, {})
 
@@ -95,7 +101,10 @@ class Query:
         ]
         assert all(len(values) == template.size for values in full)
         time = to_times(full[2], found["time"]) if len(full) == 3 else None
-        y, x = (values.astype(np.float64) for values in full[:2])
+        y, x = (
+            to_degrees(values.astype(np.float64), role, found[role], axis.attrs, "query")
+            for role, axis, values in zip(("lat", "lon"), axes, full, strict=False)
+        )
         return cls._checked(y, x, time, data, dims)
 
     @classmethod
