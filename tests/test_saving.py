@@ -1,8 +1,11 @@
 """Saved models: the same predictions after loading, older formats, and damaged files."""
 
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import golden
 import pytest
@@ -10,6 +13,7 @@ import torch
 from fitting_cases import parts, small
 
 import gridtnp as gt
+from gridtnp import files
 from gridtnp.estimator import GriddedTNP
 from gridtnp.recipes import Recipe
 
@@ -149,3 +153,155 @@ def test_a_newer_format_and_a_missing_file_are_reported(folder: Path) -> None:
         ValueError, match=r"has format 3, written by gridtnp 9\.9, but .* up to 2; update"
     ):
         GriddedTNP.load(folder)
+
+
+# ---- replacing a folder --------------------------------------------------------------------------
+
+
+def test_only_a_folder_that_is_wholly_a_model_is_replaced(
+    saved: tuple[GriddedTNP, Path], folder: Path, tmp_path: Path
+) -> None:
+    """A `config.json` alone makes no model, not even beside a file called like our weights."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match=r"foreign exists and is not a model; save to another"):
+        saved[0].save(foreign)
+    (foreign / "model.safetensors").write_bytes(b"of another library")
+    with pytest.raises(ValueError, match=r"foreign exists and is not a model; save to another"):
+        saved[0].save(foreign)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"copy has files besides those of a model \(notes\.txt\)"):
+        saved[0].save(folder)
+    (folder / "notes.txt").rename(tmp_path / "notes.txt")
+    (folder / "normaliser.json").unlink()
+    (folder / "normaliser.json").mkdir()
+    with pytest.raises(ValueError, match=r"besides those of a model \(normaliser\.json\)"):
+        saved[0].save(folder)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"file exists and is not a model"):
+        saved[0].save(tmp_path / "file")
+    kept = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert kept == {
+        *("foreign/config.json", "foreign/model.safetensors", "notes.txt", "file"),
+        *("copy/config.json", "copy/model.safetensors"),
+    }
+
+
+def test_hidden_neighbours_of_a_model_are_not_touched(
+    saved: tuple[GriddedTNP, Path], folder: Path, tmp_path: Path
+) -> None:
+    for name in (".copy.old", ".copy.new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.tex").write_text("years of work")
+    (tmp_path / ".model.safetensors.new").write_text("mine")
+    saved[0].save(folder)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        *(".copy.new", ".copy.old", ".model.safetensors.new", "copy")
+    ]
+    assert (tmp_path / ".copy.old" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.fixture(params=["in one step", "in two steps"])
+def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders are exchanged in one step where the file system can do that, else in two."""
+    if request.param == "in two steps":
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+
+
+@pytest.mark.usefixtures("exchange")
+def test_the_old_model_comes_back_if_anything_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    other = GriddedTNP.load(folder)
+    replace, calls = os.replace, 0
+
+    def failing(at: int) -> Any:
+        def fail(*paths: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise OSError(28, "No space left on device")
+            replace(*paths)
+
+        return fail
+
+    for at in range(1, 20):
+        calls = 0
+        monkeypatch.setattr(os, "replace", failing(at))
+        try:
+            other.save(folder)
+            break  # nothing was left to fail
+        except OSError:
+            monkeypatch.setattr(os, "replace", replace)
+            assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+            assert [p.name for p in folder.parent.iterdir()] == ["copy"]
+    assert at > 2
+
+
+@pytest.mark.usefixtures("exchange")
+def test_loading_while_saving_always_finds_a_whole_model(folder: Path) -> None:
+    ended, failures = threading.Event(), []
+    models = [GriddedTNP.load(folder) for _ in range(2)]
+    with torch.no_grad():
+        for value, model in enumerate(models):
+            for p in model.network.parameters():
+                p.fill_(value + 1.0)
+    models[0].save(folder)
+
+    def save() -> None:
+        try:
+            while not ended.is_set():
+                for model in models:
+                    model.save(folder)
+        except BaseException as error:
+            failures.append(error)
+
+    saver = threading.Thread(target=save)
+    saver.start()
+    try:
+        found = [GriddedTNP.load(folder) for _ in range(25)]
+    finally:
+        ended.set()
+        saver.join()
+    assert not failures
+    values = [
+        {v for p in m.network.state_dict().values() for v in p.unique().tolist()} for m in found
+    ]
+    assert set(map(frozenset, values)) <= {frozenset({1.0}), frozenset({2.0})}
+
+
+def test_a_kill_between_the_two_steps_loses_nothing(
+    saved: tuple[GriddedTNP, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where folders cannot be exchanged in one step: the old one is put back by whoever is next."""
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    monkeypatch.setattr(files, "_is_dead", lambda _: True)
+    replace, before = os.replace, (folder / "config.json").read_bytes()
+
+    class Killed(BaseException):
+        pass
+
+    def until_aside(old: Any, new: Any) -> None:
+        replace(old, new)
+        if Path(old) == folder:
+            raise Killed
+
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "replace", until_aside)
+        killed.setattr(files, "_clear", lambda _: None)
+        with pytest.raises(Killed):
+            saved[0].save(folder)
+    assert not folder.exists()
+    GriddedTNP.load(folder)
+    assert (folder / "config.json").read_bytes() == before
+    assert [p.name for p in folder.parent.iterdir()] == ["copy"]
+
+
+def test_a_link_to_a_model_stays_a_link(saved: tuple[GriddedTNP, Path], folder: Path) -> None:
+    link = folder.with_name("link")
+    link.symlink_to(folder)
+    saved[0].save(link)
+    assert link.is_symlink()
+    assert GriddedTNP.load(link).spec == saved[0].spec

@@ -1,56 +1,201 @@
-"""Atomic files: written under a temporary name, then renamed, so never half-written."""
+"""Files and folders that are written whole or not at all: staged beside their place, then renamed.
+
+Staging folders are called `.gridtnp-<host>-<process>-…`; those of killed processes are removed by
+the next write to the same folder.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping
+import re
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import psutil
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+OURS = ".gridtnp-"
+"""How the names of staging folders, and of all other hidden files, begin."""
+CHECKSUM = "checksum"
+"""Key of the header of a tensor file."""
+Result = TypeVar("Result")
+
+
+class DamagedFile(ValueError):
+    """A file that was cut short or changed."""
+
+
+# ---- files of one kind ---------------------------------------------------------------------------
+
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
-    """Write a safetensors file atomically, with `about` in its header."""
-    contiguous = {name: t.detach().contiguous() for name, t in tensors.items()}
-    replace_file(path, lambda temporary: save_file(contiguous, temporary, metadata=about))
+    """Write a safetensors file atomically, with `about` and a checksum in its header."""
+    contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    header = about | {CHECKSUM: _checksum(contiguous, about)}
+    replace_file(path, lambda new: save_file(contiguous, new, metadata=header))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the header of a safetensors file."""
+    """The tensors and the header of a safetensors file; they must match its checksum, if any."""
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()
-            return {k: file.get_tensor(k) for k in names}, file.metadata() or {}
+            tensors, about = {k: file.get_tensor(k) for k in names}, file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise ValueError(
+        raise DamagedFile(
             f"Cannot read tensors from {path} ({error}); it may have been cut short or changed."
         ) from error
+    plain = {k: v for k, v in about.items() if k != CHECKSUM}
+    if CHECKSUM in about and about[CHECKSUM] != _checksum(tensors, plain):
+        raise DamagedFile(f"{path} was changed (its checksum differs).")
+    return tensors, about
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically."""
-    replace_file(path, lambda temporary: Path(temporary).write_text(text, encoding="utf-8"))
+    replace_file(path, lambda new: Path(new).write_text(text, encoding="utf-8"))
 
 
 def replace_file(path: Path, write: Callable[[str], Any]) -> None:
-    """Replace a file atomically by what `write` writes to the temporary path that it is given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
+    """Replace a file atomically by what `write` writes to the path that it is given."""
+    with replacing(path) as new:
+        write(str(new))
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
+    for name, value in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+# ---- replacing files and folders -----------------------------------------------------------------
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path for a new file or folder, which replaces `path` in one step when the block ends.
+
+    If anything fails, whatever was there before stays.
+    """
+    place = Path(os.path.realpath(path))
     try:
-        temporary.touch()  # to learn the default permissions; some writers make private files
-        mode = temporary.stat().st_mode
-        write(str(temporary))
-        os.chmod(temporary, mode)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        recover(place.parent)
+        staging = Path(tempfile.mkdtemp(prefix=f"{OURS}{_host()}-{os.getpid()}-", dir=place.parent))
+        try:
+            new = staging / "new" / place.name
+            new.parent.mkdir()
+            yield new
+            if new.is_file():
+                (staging / "plain").touch()  # some writers make files private
+                os.chmod(new, (staging / "plain").stat().st_mode)
+            _move(new, place)
+        finally:
+            _clear(staging)
     except (OSError, SafetensorError) as error:
         raise OSError(
             f"Cannot write {path} ({error}), any previous version is unchanged; check disk space "
             "and permissions."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def read_folder(path: Path, read: Callable[[Path], Result]) -> Result:
+    """What `read` finds in a folder, again and again until it is not replaced meanwhile."""
+    while True:
+        _settle(path)
+        pin = None
+        with suppress(OSError):
+            pin = os.open(path, os.O_RDONLY)  # its inode number is not reused while it is open
+        before = _identity(path)
+        try:
+            found = read(path)
+            if _identity(path) == before:
+                return found
+        except (ValueError, OSError):
+            if _identity(path) == before:
+                raise
+        finally:
+            if pin is not None:
+                os.close(pin)
+
+
+def recover(folder: Path) -> None:
+    """Clear up after processes that were killed while they wrote to a folder."""
+    for staging in folder.glob(f"{OURS}*"):
+        if _is_dead(staging.name):
+            _clear(staging)
+
+
+def _settle(path: Path) -> None:
+    """Wait while a folder is being replaced in two steps."""
+    while not path.exists():
+        recover(path.parent)
+        if not any(path.parent.glob(f"{OURS}*/old/{path.name}")):
+            return
+        time.sleep(0.001)
+
+
+def _move(new: Path, place: Path) -> None:
+    """Put a new file or folder in its place; an old folder becomes part of the staging folder."""
+    for file in new.rglob("*") if new.is_dir() else (new,):
+        if file.is_file():
+            with file.open("rb+") as stream:
+                os.fsync(stream.fileno())
+    if new.is_dir() and place.exists():
+        if _exchange(new, place):
+            return
+        old = new.parent.with_name("old") / place.name
+        old.parent.mkdir()
+        os.replace(place, old)  # `_clear` puts it back unless the next line succeeds
+    os.replace(new, place)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Exchange two paths in one step; False if the system or the file system cannot do that."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0
+
+
+def _clear(staging: Path) -> None:
+    """Remove a staging folder; an old folder in it that was not replaced returns to its place."""
+    for old in (staging / "old").glob("*"):
+        place = staging.parent / old.name
+        if not place.exists():
+            os.replace(old, place)
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_dead(staging: str) -> bool:
+    """Whether the process that made a staging folder of this name, on this host, has ended."""
+    made = re.fullmatch(rf"{re.escape(OURS + _host())}-(\d+)-\w+", staging)
+    return made is not None and not psutil.pid_exists(int(made[1]))
+
+
+def _host() -> str:
+    return re.sub(r"\W", "_", socket.gethostname())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from gridtnp import __version__
 from gridtnp.config import ModelConfig
 from gridtnp.contents import ModelContents
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.files import read_tensors, write_tensors, write_text
+from gridtnp.files import read_folder, read_tensors, replacing, write_tensors, write_text
 from gridtnp.network.build import build_model
 from gridtnp.recipes import read_recipe, recipe
 from gridtnp.tasks.specification import TaskSpec
@@ -33,30 +32,24 @@ WEIGHTS, NORMALISER, CONFIG = "model.safetensors", "normaliser.json", "config.js
 
 
 def save(model: ModelContents, folder: str | os.PathLike[str]) -> Path:
-    """Write a model to a folder; a model that is already there is replaced atomically."""
+    """Write a model to a folder; a model that is already there is replaced in one step."""
     path = Path(folder)
-    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not _is_model(path))):
-        raise ValueError(f"{path} exists and is not a model; save to another folder.")
-    fresh, old = path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
-    for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    try:
-        fresh.mkdir(parents=True)
-        _write(model, fresh)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(fresh, path)
-    finally:
-        for leftover in (fresh, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+    _require_replaceable(path)
+    with replacing(path) as new:
+        new.mkdir()
+        _write(model, new)
     return path
 
 
 def load(folder: str | os.PathLike[str]) -> ModelContents:
     """Read a model from its folder or from the folder of a run."""
     path = Path(folder)
-    if not _is_model(path) and _is_model(path / "model"):
+    if not _is_model(path) and (path / "model").exists():
         path = path / "model"
+    return read_folder(path, _load)
+
+
+def _load(path: Path) -> ModelContents:
     if not _is_model(path):
         raise ValueError(_explain_missing(path))
     record = _read(path / CONFIG)
@@ -118,6 +111,26 @@ def _read(path: Path) -> dict[str, Any]:
             f"Cannot read {path}: it was cut short or changed; copy or save the model again."
         )
     return found
+
+
+def _require_replaceable(path: Path) -> None:
+    """Raise unless a folder is empty or not there, or has a model and nothing else."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    written = {"format", "gridtnp", "config", "sha256"}
+    try:
+        ours = written <= json.loads((path / CONFIG).read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, AttributeError):
+        ours = False
+    if not ours:
+        raise ValueError(f"{path} exists and is not a model; save to another folder.")
+    files = (WEIGHTS, NORMALISER, CONFIG)
+    others = sorted(p.name for p in path.iterdir() if p.name not in files or not p.is_file())
+    if others:
+        raise ValueError(
+            f"{path} has files besides those of a model ({', '.join(others)}); move them, or save "
+            "to another folder."
+        )
 
 
 def _is_model(path: Path) -> bool:
