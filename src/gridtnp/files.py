@@ -40,11 +40,23 @@ class DamagedFile(ValueError):
 # ---- files of one kind ---------------------------------------------------------------------------
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str]) -> None:
-    """Write a safetensors file atomically, with `about` and a checksum in its header."""
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    about: dict[str, str],
+    previous: Path | None = None,
+) -> None:
+    """Write a safetensors file atomically, with `about` and a checksum in its header.
+
+    With `previous`, the file that is replaced is moved there.
+    """
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     header = about | {CHECKSUM: _checksum(contiguous, about)}
-    replace_file(path, lambda new: save_file(contiguous, new, metadata=header))
+    with replacing(path) as new:
+        save_file(contiguous, new, metadata=header)
+        if previous is not None:
+            previous.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, previous)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,13 +65,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, "pt") as file:
             names = file.keys()
             tensors, about = {k: file.get_tensor(k) for k in names}, file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise DamagedFile(
-            f"Cannot read tensors from {path} ({error}); it may have been cut short or changed."
-        ) from error
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise DamagedFile(f"{path} was cut short or changed ({error})") from error
     plain = {k: v for k, v in about.items() if k != CHECKSUM}
     if CHECKSUM in about and about[CHECKSUM] != _checksum(tensors, plain):
-        raise DamagedFile(f"{path} was changed (its checksum differs).")
+        raise DamagedFile(f"{path} was changed (its checksum differs)")
     return tensors, about
 
 

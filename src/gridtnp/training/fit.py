@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from gridtnp.config import GriddedConfig
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
-from gridtnp.files import read_tensors
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe, read_recipe
@@ -88,11 +87,14 @@ def fit(
         print(f"recipe: {recipe.summary}")
     if run is not None and main and not resumed:
         run.begin(_run_config(model, recipe), data, seed)
-    if run is not None and main and resumed:
-        run.drop_metrics_after(_steps_done(run))
     accelerator.wait_for_everyone()
     if trackers:
         accelerator.init_trackers("gridtnp", asdict(recipe))
+
+    def tasks(start: int) -> Iterator[Task]:
+        if run is not None and main and resumed:
+            run.drop_metrics_after(start)
+        return prefetch(_task_maker(model, sampler, seed), start, workers=workers)
 
     def report(progress: Progress) -> None:
         display(progress)
@@ -106,7 +108,7 @@ def fit(
         with Display(recipe.steps, quiet=quiet or not main) as display:
             train(
                 model.network,
-                lambda start: prefetch(_task_maker(model, sampler, seed), start, workers=workers),
+                tasks,
                 recipe,
                 None if run is None else run.files,
                 validation=validation,
@@ -197,10 +199,6 @@ def _recipe_for_minutes(
     return replace(
         recipe, steps=steps, validate_every=min(recipe.validate_every, max(1, steps // 6))
     )
-
-
-def _steps_done(run: RunFolder) -> int:
-    return int(read_tensors(run.files.last)[1]["step"]) if run.files.last.exists() else 0
 
 
 def _run_config(model: ModelContents, recipe: Recipe) -> dict[str, Any]:

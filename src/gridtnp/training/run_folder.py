@@ -4,7 +4,7 @@ config.yaml      model, tasks and recipe, with all defaults
 data.json        fingerprint of the data, rows dropped and why
 environment.txt  versions, device, commit, seed
 model/           the fitted model, self-contained
-checkpoints/     last/ and best/
+checkpoints/     last/, previous/ and best/
 metrics.jsonl    one line per report
 """
 
@@ -57,9 +57,8 @@ class RunFolder:
 
     @property
     def files(self) -> CheckpointFiles:
-        folder = self.path / "checkpoints"
-        name = "checkpoint.safetensors"
-        return CheckpointFiles(folder / "last" / name, folder / "best" / name)
+        folders = [self.path / "checkpoints" / name for name in ("last", "previous", "best")]
+        return CheckpointFiles(*(folder / "checkpoint.safetensors" for folder in folders))
 
     @classmethod
     def new(cls, path: str | os.PathLike[str]) -> RunFolder:
