@@ -15,8 +15,10 @@ import shutil
 import socket
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 OURS = ".gridtnp-"
 """How the names of staging folders, and of all other hidden files, begin."""
@@ -88,8 +95,60 @@ def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
     for name, value in sorted(tensors.items()):
         digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+# ---- holding a folder ----------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone; the system releases it when the process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{OURS}lock"
+    descriptor = _acquire(path)
+    try:
+        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {now}"
+        with suppress(OSError):  # a full disk: the lock holds, but does not say whose it is
+            os.truncate(descriptor, 0)
+            os.write(descriptor, holder.encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(path: Path) -> int:
+    """An open and locked file."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            _lock(descriptor, path.parent)
+        except ValueError:
+            os.close(descriptor)
+            raise
+        if _identity(descriptor) == _identity(path):
+            return descriptor
+        os.close(descriptor)  # its last holder has just removed it
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        if fcntl is None:
+            raise OSError("this system has no flock")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 1000).decode(errors="replace") or "another process"
+        raise ValueError(
+            f"{folder} is in use by {holder}; wait for it to end, or use another folder."
+        ) from None
+    except OSError as error:
+        warnings.warn(
+            f"{folder} cannot be locked ({error}); make sure that no other process uses it.",
+            stacklevel=2,
+        )
 
 
 # ---- replacing files and folders -----------------------------------------------------------------
@@ -193,9 +252,9 @@ def _clear(staging: Path) -> None:
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path | int) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino

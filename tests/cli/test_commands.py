@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,25 @@ def test_a_folder_in_use_is_refused_first_and_left_as_it_is(
         assert re.search(finding, printed.err)
         assert "--resume" in options or printed.out == ""
     assert Path("runs/exp/experiment.yaml").read_text() == before
+
+
+def test_a_refused_resume_leaves_the_experiment_of_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also where the run has none yet."""
+    run = Path(shutil.copytree("runs/exp", tmp_path / "run"))
+    before = (run / "experiment.yaml").read_text()
+    command = ("fit", "exp.yaml", *FEW, "--out", str(run), "--resume", "--split.seed", "1")
+    sentence = refused(capsys, 1, *command)
+    assert (
+        "places of source 'stations' of the training part differs from that of the run" in sentence
+    )
+    assert (run / "experiment.yaml").read_text() == before
+    (run / "experiment.yaml").unlink()
+    refused(capsys, 1, *command)
+    assert not (run / "experiment.yaml").exists()
+    said(capsys, *command[:-2])
+    assert (run / "experiment.yaml").exists()
 
 
 def test_evaluate_prints_and_keeps_scores(capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,7 +209,7 @@ def test_other_data_are_refused(run: Path) -> None:
     source = table.sources["gauges"]
     source.table[0, 0] += 1.0  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"have fingerprint .*; resume with the data that the run"):
-        RunFolder(run).require_same_data(table)
+        RunFolder(run).require_same_fingerprint(table)
 
 
 def test_minutes_set_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

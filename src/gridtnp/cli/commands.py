@@ -124,7 +124,7 @@ def fit(
         require_option(token)
     config = read_experiment(experiment, overrides)
     out, training = Path(config.out), config.train
-    run, _ = RunFolder.opened(out, resume=resume)
+    RunFolder.opened(out, resume=resume)  # raises before the data are read
     train, val, _ = config.parts()
     main_process = make_accelerator().is_main_process
     quiet = json or not main_process
@@ -146,10 +146,6 @@ def fit(
         raise KeyboardInterrupt(
             f"Stopped; a checkpoint is in {out}. Continue with: {' '.join(words)}"
         ) from None
-    finally:
-        # a refused --resume leaves the experiment of the run as it is
-        if main_process and run.config.exists() and not (out / FILE_NAME).exists():
-            config.write(out / FILE_NAME)
     if main_process:
         config.write(out / FILE_NAME)
         _print(json, {"run": str(out)}, f"wrote {out}; next: gridtnp evaluate {out}")
