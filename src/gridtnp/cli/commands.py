@@ -173,9 +173,17 @@ def evaluate(
     names = experiment.evaluate.baselines if baselines is None else baselines
     times = experiment.evaluate.limit if limit is None else limit
     found = model.evaluate(test, list(names), train=train, limit=times)
-    folders = [str(found.save(run)), *plot_evaluation(found, run)]
-    record = json_text.loads(found.to_json()) | {"wrote": folders[0], "pictures": folders[1:]}
-    _print(json, record, f"{found}\nwrote {' and '.join(folders)}")
+    wrote, failure = [], None
+    try:
+        wrote.append(str(found.save(run)))
+        wrote += plot_evaluation(found, run)
+    except (OSError, ValueError, ImportError) as error:
+        failure = error
+    record = {"wrote": wrote[0] if wrote else None, "pictures": wrote[1:]}
+    where = f"\nwrote {' and '.join(wrote)}" if wrote else ""
+    _print(json, json_text.loads(found.to_json()) | record, f"{found}{where}")
+    if failure is not None:  # after the scores, which took the time
+        raise failure
 
 
 @app.command
