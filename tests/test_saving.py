@@ -1,7 +1,9 @@
 """Saved models: the same predictions after loading, older formats, and damaged files."""
 
+import hashlib
 import json
 import os
+import resource
 import shutil
 import threading
 from pathlib import Path
@@ -11,10 +13,12 @@ import golden
 import pytest
 import torch
 from fitting_cases import parts, small
+from safetensors.torch import save_file
 
 import gridtnp as gt
 from gridtnp import files
 from gridtnp.estimator import GriddedTNP
+from gridtnp.files import read_tensors
 from gridtnp.recipes import Recipe
 
 FORMAT_1 = Path(__file__).parent / "saved-model-format-1"
@@ -305,3 +309,109 @@ def test_a_link_to_a_model_stays_a_link(saved: tuple[GriddedTNP, Path], folder: 
     saved[0].save(link)
     assert link.is_symlink()
     assert GriddedTNP.load(link).spec == saved[0].spec
+
+
+# ---- contents that are not those of a model ------------------------------------------------------
+
+
+def rewrite(folder: Path, change: Any = None, tensors: Any = None) -> None:
+    """Change the record or the weights of a model, with checksums that fit."""
+    record = json.loads((folder / "config.json").read_text())
+    sums = record.pop("sha256")
+    if change is not None:
+        change(record)
+    if tensors is not None:
+        weights = read_tensors(folder / "model.safetensors")[0]
+        save_file(tensors(weights), folder / "model.safetensors")
+    for name in ("model.safetensors", "normaliser.json"):
+        sums[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    sums["config.json"] = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(record | {"sha256": sums}))
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "sentence"),
+    [
+        ("config.dim", 10**7, r"type F32 and shape \(.*but the network has .* shape \(10000000"),
+        ("config.dim", 10**12, r"config\.json does not describe a model \(.*overflow"),
+        ("config.dim", 17, r"does not describe a model \(.*heads must divide the token width"),
+        ("config.dim", "wide", r"does not describe a model \(dim: Input should be a valid integer"),
+        ("config.dim_y", 10**9, r"shape \(2000000000"),
+        ("config.architecture.processor.layers", 10**12, r"the network has more than \d+ tensors"),
+        (
+            "config.architecture.processor.window.0",
+            10**9,
+            r"does not describe a model \(Windows must",
+        ),
+        ("config.architecture.grid.axes.0.size", 10**15, r"grid: Value error, Latitudes must lie"),
+        ("config.architecture.grid.axes.0.size", 0, r"at least one grid point, got size 0"),
+        ("config.architecture.positions", "absolute", r"lacks tensor|has an unknown tensor"),
+        ("config.architecture.decoder.neighbours", 10**18, r"does not describe a model|shape \("),
+        ("config.architecture.kind", "cnp", r"config\.json does not describe a model"),
+        ("config.tokens.embedding.0.per_column", 10**12, r"shape \(16, 2000000000002\)"),
+        ("config.tokens.embedding.0.per_column", 3, r"pairs of sine and cosine, got 3"),
+        ("config.sources.gauges", 10**9, r"and shape \(.*shape \(.*1000000"),
+        ("config", None, r"does not describe a model \(: Input should be a valid dictionary"),
+        ("task", None, r"does not describe a model"),
+        ("task.lead", 3, r"describe a model \(lead: Input should be a valid string"),
+        ("recipe.steps", 0, r"describe a model \(steps: Input should be greater than 0"),
+        ("recipe.pace", 1, r"Unknown setting 'pace' of a recipe"),
+    ],
+)
+def test_absurd_configurations_are_refused_before_anything_is_allocated(
+    folder: Path, where: str, value: Any, sentence: str
+) -> None:
+    def change(record: Any) -> None:
+        *path, last = (int(key) if key.isdigit() else key for key in where.split("."))
+        for key in path:
+            record = record[key]
+        record[last] = value
+
+    rewrite(folder, change)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=sentence) as raised:
+        GriddedTNP.load(folder)
+    assert "\n" not in str(raised.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
+NORM = "decoder.blocks.0.norm.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "sentence"),
+    [
+        (lambda w: w | {NORM: w[NORM] * torch.nan}, rf"'{NORM}' of .* has NaN or inf; train"),
+        (lambda w: w | {NORM: w[NORM].to(torch.int32)}, rf"'{NORM}' of .* has type I32 and shape"),
+        (
+            lambda w: w | {NORM: w[NORM][:-1]},
+            r"shape \(15,\), but the network has .* \(16,\); copy",
+        ),
+        (lambda w: {k: v for k, v in w.items() if k != NORM}, rf"lacks tensor '{NORM}'; copy or"),
+        (lambda w: w | {"more": torch.ones(3)}, r"has an unknown tensor 'more'; copy or save"),
+        (lambda _: {}, r"the network has more than 0 tensors, model\.safetensors 0"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_network_are_refused(
+    folder: Path, tensors: Any, sentence: str
+) -> None:
+    rewrite(folder, tensors=tensors)
+    with pytest.raises(ValueError, match=sentence) as raised:
+        GriddedTNP.load(folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_weights_in_half_precision_are_read(folder: Path) -> None:
+    rewrite(folder, tensors=lambda w: {k: v.bfloat16() for k, v in w.items()})
+    assert GriddedTNP.load(folder).network.state_dict()[NORM].dtype == torch.float32
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"gauges.t2m": 1}', '{"gauges.t2m": [0, 0]}'])
+def test_a_normaliser_that_is_none_is_refused(folder: Path, text: str) -> None:
+    (folder / "normaliser.json").write_text(text)
+    rewrite(folder)
+    with pytest.raises(
+        ValueError, match=r"normaliser\.json does not describe a model \("
+    ) as raised:
+        GriddedTNP.load(folder)
+    assert "\n" not in str(raised.value)

@@ -80,6 +80,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
+def tensor_shapes(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type (`"F32"`, …) and shape of every tensor in a safetensors file; no values are read."""
+    try:
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {k: (s.get_dtype(), tuple(s.get_shape())) for k, s in slices.items()}
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise DamagedFile(f"{path} was cut short or changed ({error})") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically."""
     replace_file(path, lambda new: Path(new).write_text(text, encoding="utf-8"))
