@@ -168,23 +168,39 @@ def _lock(descriptor: int, folder: Path) -> None:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A path for a new file or folder, which replaces `path` in one step when the block ends.
 
-    If anything fails, whatever was there before stays.
+    If anything fails, whatever was there before stays. The block must do nothing but write.
     """
+    with staged(path) as new, reporting(path):
+        yield new
+
+
+@contextmanager
+def staged(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """As `replacing`, for a block that also does other things; it writes under `reporting`."""
     place = Path(os.path.realpath(path))
-    try:
+    with reporting(path):
         place.parent.mkdir(parents=True, exist_ok=True)
         recover(place.parent)
         staging = Path(tempfile.mkdtemp(prefix=f"{OURS}{_host()}-{os.getpid()}-", dir=place.parent))
-        try:
-            new = staging / "new" / place.name
+    try:
+        new = staging / "new" / place.name
+        with reporting(path):
             new.parent.mkdir()
-            yield new
+        yield new
+        with reporting(path):
             if new.is_file():
                 (staging / "plain").touch()  # some writers make files private
                 os.chmod(new, (staging / "plain").stat().st_mode)
             _move(new, place)
-        finally:
-            _clear(staging)
+    finally:
+        _clear(staging)
+
+
+@contextmanager
+def reporting(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of errors which file could not be written."""
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         raise OSError(
             f"Cannot write {path} ({error}), any previous version is unchanged; check disk space "

@@ -126,15 +126,15 @@ def test_a_refused_resume_leaves_the_experiment_of_the_run(
     run = Path(shutil.copytree("runs/exp", tmp_path / "run"))
     before = (run / "experiment.yaml").read_text()
     command = ("fit", "exp.yaml", *FEW, "--out", str(run), "--resume", "--split.seed", "1")
-    sentence = refused(capsys, 1, *command)
+    sentence = error(capsys, 1, *command)
     assert (
         "places of source 'stations' of the training part differs from that of the run" in sentence
     )
     assert (run / "experiment.yaml").read_text() == before
     (run / "experiment.yaml").unlink()
-    refused(capsys, 1, *command)
+    error(capsys, 1, *command)
     assert not (run / "experiment.yaml").exists()
-    said(capsys, *command[:-2])
+    output(capsys, *command[:-2])
     assert (run / "experiment.yaml").exists()
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
-from fitting_cases import RECIPE, environment, small
+from fitting_cases import RECIPE, environment, parts, small
 from weather import stations
 
 from gridtnp import files
@@ -207,6 +208,27 @@ def test_a_kill_at_any_step_of_the_beginning_leaves_nothing_stuck(
         if ended.type is Ended:
             break
     assert step > 8
+
+
+def test_a_prior_is_fitted_when_a_run_is_resumed_before_its_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, _, _ = parts()
+
+    def fit_prior(out: Path, **options: Any) -> dict[str, torch.Tensor]:
+        model = GriddedTNP.for_data(
+            train, prior="kriging", dim=16, heads=2, layers=1, seed=3, quiet=True
+        )
+        model.fit(train, recipe=SHORT, out=out, quiet=True, **options)
+        return model.network.state_dict()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gridtnp.training.fit.train", _end)
+        with pytest.raises(Ended):
+            fit_prior(tmp_path / "a")
+    resumed, whole = fit_prior(tmp_path / "a", resume=True), fit_prior(tmp_path / "b")
+    for name, value in whole.items():
+        assert torch.equal(resumed[name], value), name
 
 
 class Ended(Exception):

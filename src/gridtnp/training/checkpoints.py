@@ -37,6 +37,11 @@ class CheckpointFiles:
         names = ("checkpoint", "previous", "best")
         return cls(*(folder / f"{name}.safetensors" for name in names))
 
+    @property
+    def exist(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self.last.exists() or self.previous.exists()
+
 
 @dataclass
 class State:

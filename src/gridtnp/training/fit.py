@@ -85,7 +85,8 @@ def fit(
     if resumed and run is not None:
         require_same(run, config, seed, data)
     validation = () if val is None else validation_tasks(model, val)
-    if isinstance(model.network, KrigedNetwork) and not resumed:
+    has_checkpoint = resumed and run is not None and run.files.exist
+    if isinstance(model.network, KrigedNetwork) and not has_checkpoint:
         model.network.fit_prior([sampler.draw(i) for i in range(-(-PRIOR_TASKS // recipe.batch))])
     main = accelerator.is_main_process
     if main and not quiet and recipe != to_recipe(model.recipe):
