@@ -213,10 +213,13 @@ class Grid:
         """Neighbours per axis for `k` in total: ceil(k^(1/d)) (appendix C)."""
         if k < 1:
             raise ValueError(f"neighbours={k}: must be at least 1.")
-        side = 1
-        while side ** len(self.axes) < k:
+        axes = len(self.axes)
+        side = round(k ** (1 / axes))  # a whole number, but for rounding
+        while side > 1 and (side - 1) ** axes >= k:
+            side -= 1
+        while side**axes < k:
             side += 1
-        return (side,) * len(self.axes)
+        return (side,) * axes
 
     def points(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -342,4 +345,5 @@ def great_circle(lat1: Tensor, lon1: Tensor, lat2: Tensor, lon2: Tensor) -> Tens
 
 
 def divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+    """Divisors up to 1000: sizes of windows and patches to propose."""
+    return [d for d in range(1, min(n, 1000) + 1) if n % d == 0]

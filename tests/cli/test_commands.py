@@ -121,6 +121,25 @@ def test_a_folder_in_use_is_refused_first_and_left_as_it_is(
     assert Path("runs/exp/experiment.yaml").read_text() == before
 
 
+def test_a_refused_resume_leaves_the_experiment_of_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Also where the run has none yet."""
+    run = Path(shutil.copytree("runs/exp", tmp_path / "run"))
+    before = (run / "experiment.yaml").read_text()
+    command = ("fit", "exp.yaml", *FEW, "--out", str(run), "--resume", "--split.seed", "1")
+    sentence = error(capsys, 1, *command)
+    assert (
+        "places of source 'stations' of the training part differs from that of the run" in sentence
+    )
+    assert (run / "experiment.yaml").read_text() == before
+    (run / "experiment.yaml").unlink()
+    error(capsys, 1, *command)
+    assert not (run / "experiment.yaml").exists()
+    output(capsys, *command[:-2])
+    assert (run / "experiment.yaml").exists()
+
+
 def test_evaluate_prints_and_keeps_scores(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "evaluate", "runs/exp", "--baselines", "nearest", "--limit", "3")
     assert "CRPS" in text
@@ -133,6 +152,35 @@ def test_evaluate_prints_and_keeps_scores(capsys: pytest.CaptureFixture[str]) ->
     command = ("evaluate", "runs/exp", "--baselines", "nearest", "--limit", "2", "--json")
     record = json.loads(output(capsys, *command))
     assert (record["wrote"], record["pictures"]) == ("runs/exp/eval", ["runs/exp/plots"])
+
+
+def test_scores_are_printed_even_if_they_cannot_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree("runs/exp", tmp_path / "run"))
+    shutil.rmtree(run / "eval", ignore_errors=True)
+    command = ("evaluate", str(run), "--baselines", "nearest", "--limit", "2")
+    (run / "eval").write_text("in the way")  # root may write where others may not
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    told = capsys.readouterr()
+    assert left.value.code == 1
+    assert "CRPS" in told.out
+    assert "wrote" not in told.out
+    assert told.err.startswith(f"Cannot write {run / 'eval' / 'scores.csv'} (")
+    with pytest.raises(SystemExit):
+        main([*command, "--json"])
+    record = json.loads(capsys.readouterr().out)
+    assert (record["wrote"], record["pictures"]) == (None, [])
+    assert record["scores"]
+    (run / "eval").unlink()
+    shutil.rmtree(run / "plots", ignore_errors=True)
+    (run / "plots").write_text("in the way")
+    with pytest.raises(SystemExit):
+        main(command)
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1] == f"wrote {run / 'eval'}"
+    assert "Cannot write" in told.err
 
 
 def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:

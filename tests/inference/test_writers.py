@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import weather
 import xarray as xr
 from test_queries import ask
 
+from gridtnp import files
 from gridtnp.inference.writers import open_stream, write
 
 
@@ -107,31 +111,128 @@ def test_bad_paths(tmp_path: Path) -> None:
     write(answer, tmp_path / "a.nc", overwrite=True)
 
 
-@pytest.mark.parametrize("name", ["a.nc", "a.zarr", "a.csv"])
+FORMATS = ("a.nc", "a.zarr", "a.parquet", "a.csv", "a.csv.gz")
+
+
+def answer_of(days: int = 6) -> xr.Dataset:
+    query, columns = ask(weather.field().isel(time=slice(0, days)))
+    answer = query.answer(columns)
+    assert isinstance(answer, xr.Dataset)
+    return answer
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, with hidden ones."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_failed_write_leaves_what_was_there(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, columns = ask(weather.field())
-    answer = query.answer(columns)
-    assert isinstance(answer, xr.Dataset)
+    answer = answer_of()
     path = write(answer, tmp_path / name)
-    before = sorted(p.name for p in tmp_path.rglob("*"))
+    before = contents(tmp_path)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"^Cannot write .*No space left.*previous version is unch"):
         write(answer * 0, path, overwrite=True)
     with (
-        pytest.raises(OSError, match="No space left"),
+        pytest.raises(OSError, match=r"^Cannot write .*No space left.*previous version is unch"),
         open_stream(path, None, overwrite=True) as file,
     ):
         file.add(answer * 0)
     monkeypatch.undo()
-    assert sorted(p.name for p in tmp_path.rglob("*")) == before
-    if name != "a.csv":
-        engine = "netcdf4" if name == "a.nc" else "zarr"
-        with xr.open_dataset(path, engine=engine) as back:
-            xr.testing.assert_equal(back.load(), answer)
+    assert contents(tmp_path) == before
+    assert [p.name for p in tmp_path.iterdir()] == [name]
     write(answer * 0, path, overwrite=True)
+    assert contents(tmp_path) != before
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file can grow beyond some bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_disk_leaves_what_was_there(name: str, stream: bool, tmp_path: Path) -> None:
+    """Whatever the writers are doing by then: at their start, among the data, at the end."""
+    answer, changed = answer_of(), answer_of() + 1.0
+
+    def again() -> None:
+        if not stream:
+            write(changed, path, overwrite=True)
+            return
+        with open_stream(path, "time", overwrite=True) as file:
+            for time in range(changed.sizes["time"]):
+                file.add(changed.isel(time=slice(time, time + 1)))
+
+    path = write(answer, tmp_path / name)
+    before = contents(tmp_path)
+    largest = max(map(len, before.values()))
+    for size in (0, 1, 100, largest // 4, largest // 2):
+        with full_disk(size), pytest.raises(OSError, match=r"^Cannot write .*; check disk space"):
+            again()
+        assert contents(tmp_path) == before
+        assert [p.name for p in tmp_path.iterdir()] == [name]
+    again()
+    assert contents(tmp_path) != before
+
+
+def test_appending_to_a_store_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    path, answer = tmp_path / "a.zarr", answer_of()
+    write(answer.isel(time=slice(0, 4)), path, append="time")
+    before = contents(tmp_path)
+    for size in (0, 10, 300, max(map(len, before.values())) // 2):
+        with full_disk(size), pytest.raises(OSError, match=r"^Cannot write .*; check disk space"):
+            write(answer.isel(time=slice(4, 6)), path, append="time")
+        assert contents(tmp_path) == before
+    write(answer.isel(time=slice(4, 6)), path, append="time")
+    xr.testing.assert_equal(xr.open_zarr(path, chunks=None).load(), answer)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_errors_of_what_is_written_stay_as_they_are(tmp_path: Path) -> None:
+    """Such as that of a file of the context, read while the pieces are predicted."""
+    with (
+        pytest.raises(OSError, match=r"^Cannot read .era5\.nc.$"),
+        open_stream(tmp_path / "a.csv", None),
+    ):
+        raise OSError("Cannot read 'era5.nc'")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_that_a_killed_process_had_moved_aside_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where folders cannot be exchanged in one step."""
+    path = write(answer_of(), tmp_path / "a.zarr")
+    before = contents(path)
+    aside = tmp_path / f"{files.OURS}host-1-abc" / "old"
+    aside.mkdir(parents=True)
+    path.rename(aside / path.name)
+    monkeypatch.setattr(files, "_is_dead", lambda _: True)
+    with pytest.raises(FileExistsError, match=r"already exists; pass overwrite=True"):
+        write(answer_of() * 0, path)
+    assert contents(path) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_pieces_of_compressed_tables_are_compressed(tmp_path: Path) -> None:
+    path, answer = tmp_path / "a.csv.gz", answer_of()
+    with open_stream(path, "time") as file:
+        for time in range(answer.sizes["time"]):
+            file.add(answer.isel(time=slice(time, time + 1)))
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    assert len(pd.read_csv(path)) == answer.to_dataframe().shape[0]

@@ -4,13 +4,15 @@ import json
 import resource
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from fitting_cases import environment
+from safetensors.torch import save_file
 
-from gridtnp.files import read_tensors, write_tensors, write_text
+from gridtnp.files import DamagedFile, read_tensors, write_tensors, write_text
 from gridtnp.recipes import Recipe
 from gridtnp.training.checkpoints import State, load_checkpoint, save_checkpoint
 
@@ -66,7 +68,7 @@ def test_a_file_that_was_cut_short_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     write_tensors(path, {"a": torch.ones(100)}, {})
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(ValueError, match=r"Cannot read tensors from .*cut short or changed"):
+    with pytest.raises(ValueError, match=r"w\.safetensors was cut short or changed"):
         read_tensors(path)
 
 
@@ -79,7 +81,29 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"c\.safetensors has no recipe; is it a checkpoint"):
         load_checkpoint(path, recipe)
     write_tensors(path, {"a": torch.ones(1)}, {"format": "99", "recipe": json.dumps({"steps": 3})})
-    with pytest.raises(ValueError, match=r"format 99, but .* up to 1; update gridtnp"):
+    with pytest.raises(ValueError, match=r"format 99, but .* up to 2; update gridtnp"):
+        load_checkpoint(path, recipe)
+
+
+def test_any_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "c.safetensors", Recipe(3)
+    tensors = {"model.w": torch.randn(40, 3), "rng.cpu": torch.arange(50, dtype=torch.uint8)}
+    save_checkpoint(path, State(2, 1.0, -0.5, tensors=tensors), recipe)
+    content = path.read_bytes()
+    for position in range(0, len(content), 7):
+        changed = content[position] ^ (1 << position % 8)
+        path.write_bytes(content[:position] + bytes([changed]) + content[position + 1 :])
+        with pytest.raises(DamagedFile, match=r"c\.safetensors.* changed"):
+            load_checkpoint(path, recipe)
+
+
+def test_checkpoints_without_a_checksum_are_of_format_1(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "c.safetensors", Recipe(3)
+    about = {"format": "1", "recipe": json.dumps(asdict(recipe)), "step": "2"}
+    save_file({"a": torch.ones(1)}, path, about)
+    assert load_checkpoint(path, recipe).step == 2
+    save_file({"a": torch.ones(1)}, path, about | {"format": "2"})
+    with pytest.raises(DamagedFile, match=r"c\.safetensors was changed \(it has no checksum\)"):
         load_checkpoint(path, recipe)
 
 

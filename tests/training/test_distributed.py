@@ -16,6 +16,7 @@ from test_fit import CASES, last
 from test_loop import model
 from weather import stations
 
+from gridtnp.files import locked
 from gridtnp.recipes import Recipe
 from gridtnp.training.distributed import SummedLoss, distribute, make_accelerator
 
@@ -92,6 +93,23 @@ def test_the_command_line_trains_with_several_processes(tmp_path: Path) -> None:
     assert done.stdout.count("GriddedTNP to predict") == 1
     assert done.stdout.count("wrote run; next:") == 1
     assert (tmp_path / "run" / "experiment.yaml").exists()
+
+
+@pytest.mark.slow
+def test_all_processes_stop_if_the_folder_is_in_use(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"):
+        done = subprocess.run(
+            command(tmp_path / "run", 12),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode != 0
+    assert (
+        done.stderr.count(f"ValueError: {tmp_path / 'run'} is in use by process {os.getpid()}") == 2
+    )
 
 
 @pytest.mark.slow

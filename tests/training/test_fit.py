@@ -50,7 +50,7 @@ def test_a_run_leaves_everything_behind(run: Path) -> None:
     assert names == {
         *("config.yaml", "data.json", "environment.txt", "metrics.jsonl"),
         *(f"model/{n}" for n in ("model.safetensors", "config.json", "normaliser.json")),
-        *(f"checkpoints/{n}/checkpoint.safetensors" for n in ("last", "best")),
+        *(f"checkpoints/{n}/checkpoint.safetensors" for n in ("last", "previous", "best")),
     }
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["recipe"] == asdict(SHORT)  # every default is written out
@@ -110,6 +110,48 @@ def test_killed_at_a_random_moment_it_goes_on_to_the_same_weights(tmp_path: Path
     assert steps == list(range(1, 25))
 
 
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
+    run: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    files, before = RunFolder(copy).files, last(run)
+    damage(files.last)
+    with pytest.warns(
+        UserWarning, match=r"last.* was changed .*; resuming from .*previous.* step 3"
+    ):
+        fit(copy, resume=True)
+    steps = [line["step"] for line in RunFolder(copy).read_metrics()]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    after = last(copy)
+    assert all(torch.equal(v, after[k]) for k, v in before.items() if not k.startswith("rng."))
+    assert read_tensors(files.previous)[1]["step"] == "3"  # not what was damaged
+    files.last.unlink()  # a kill just before the new one is there
+    fit(copy, resume=True)
+    assert read_tensors(files.last)[1]["step"] == "6"
+    damage(files.last)
+    damage(files.previous)
+    with pytest.raises(
+        ValueError, match=r"previous.* was changed .*; remove .*last.* to start the run"
+    ):
+        fit(copy, resume=True)
+
+
+def test_without_its_best_weights_a_run_goes_on_and_says_so(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    files = RunFolder(copy).files
+    files.last.unlink()
+    damage(files.best)
+    with pytest.warns(UserWarning, match=r"best.* was changed .*; the best weights from step 3 on"):
+        fit(copy, resume=True)
+    assert read_tensors(files.best)[1]["step"] == "6"
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
     command = [sys.executable, str(CASES), str(tmp_path / "run"), "24", "--hold", "5", str(go_on)]
@@ -167,7 +209,7 @@ def test_other_data_are_refused(run: Path) -> None:
     source = table.sources["gauges"]
     source.table[0, 0] += 1.0  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"have fingerprint .*; resume with the data that the run"):
-        RunFolder(run).require_same_data(table)
+        RunFolder(run).require_same_fingerprint(table)
 
 
 def test_minutes_set_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def fit(
         require_option(token)
     config = read_experiment(experiment, overrides)
     out, training = Path(config.out), config.train
-    run, _ = RunFolder.opened(out, resume=resume)
+    RunFolder.opened(out, resume=resume)  # raises before the data are read
     train, val, _ = config.parts()
     main_process = make_accelerator().is_main_process
     quiet = json or not main_process
@@ -146,10 +146,6 @@ def fit(
         raise KeyboardInterrupt(
             f"Stopped; a checkpoint is in {out}. Continue with: {' '.join(words)}"
         ) from None
-    finally:
-        # a refused --resume leaves the experiment of the run as it is
-        if main_process and run.config.exists() and not (out / FILE_NAME).exists():
-            config.write(out / FILE_NAME)
     if main_process:
         config.write(out / FILE_NAME)
         _print(json, {"run": str(out)}, f"wrote {out}; next: gridtnp evaluate {out}")
@@ -177,9 +173,17 @@ def evaluate(
     names = experiment.evaluate.baselines if baselines is None else baselines
     times = experiment.evaluate.limit if limit is None else limit
     found = model.evaluate(test, list(names), train=train, limit=times)
-    folders = [str(found.save(run)), *plot_evaluation(found, run)]
-    record = json_text.loads(found.to_json()) | {"wrote": folders[0], "pictures": folders[1:]}
-    _print(json, record, f"{found}\nwrote {' and '.join(folders)}")
+    wrote, failure = [], None
+    try:
+        wrote.append(str(found.save(run)))
+        wrote += plot_evaluation(found, run)
+    except (OSError, ValueError, ImportError) as error:
+        failure = error
+    record = {"wrote": wrote[0] if wrote else None, "pictures": wrote[1:]}
+    where = f"\nwrote {' and '.join(wrote)}" if wrote else ""
+    _print(json, json_text.loads(found.to_json()) | record, f"{found}{where}")
+    if failure is not None:  # after the scores, which took the time
+        raise failure
 
 
 @app.command

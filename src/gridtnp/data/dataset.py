@@ -21,7 +21,7 @@ from gridtnp.data.description import describe_source, record_of, unit_conflicts
 from gridtnp.data.features import COMPUTED, static_features
 from gridtnp.data.quality import Note, warn, write_log
 from gridtnp.data.reading import Data, read_source
-from gridtnp.data.sources import Loaded, Panel, Records, Source, Variable
+from gridtnp.data.sources import Records, Source, Variable, hash_arrays
 from gridtnp.data.splits import Period, hold_out, periods, show_period
 from gridtnp.data.times import duration, show, to_time
 from gridtnp.errors import require_known
@@ -286,15 +286,24 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         for name, source in self.sources.items():
             digest.update(repr((name, source.names, source.size)).encode())
-            arrays = [source.lat, source.lon, source.times]
-            if isinstance(source, Records):
-                arrays.append(source.table)
-            elif isinstance(source, Panel) and isinstance(source.store, Loaded):
-                arrays.append(source.store.array)
-            for array in arrays:
-                if array is not None:
-                    digest.update(np.ascontiguousarray(array).tobytes())
+            for array in source.arrays:
+                digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+    def identity(self) -> dict[str, str]:
+        """All that decides what a model learns from this part, by name: hashes, or text."""
+        found = {f"source {name!r}": source.digest for name, source in self.sources.items()}
+        for i, name in enumerate(self.statics):
+            values = [self._static[source][:, i] for source in self.sources]
+            found[f"static feature {name!r}"] = hash_arrays(*values)
+        found["time span"] = "all" if self.period is None else show_period(self.period)
+        if self.task_time is not None:
+            found["time span"] = show(self.task_time)
+        for name in self.sources:
+            kept = self.context_places.get(name)
+            found[f"set of context places of source {name!r}"] = _show_places(kept)
+        found["set of target places"] = _show_places(self.target_places)
+        return found
 
     def write_log(self, path: str | os.PathLike[str]) -> None:
         """Write `data.json`: sources, features, a fingerprint, and what was dropped or masked."""
@@ -352,3 +361,8 @@ class Dataset:
                 why = f"no value of {list(self.statics)} there"
                 notes.append(Note(name, "masked", why, unknown, len(values)))
         return notes
+
+
+def _show_places(kept: np.ndarray | None) -> str:
+    """Number and hash of the locations that are used."""
+    return "all" if kept is None else f"{kept.sum()} of {len(kept)}, {hash_arrays(kept)}"

@@ -8,11 +8,13 @@ latitude, longitude and station, and variables by name, whatever their order in 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,25 @@ class Source(ABC):
     def names(self) -> tuple[str, ...]:
         return tuple(variable.name for variable in self.variables)
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Locations, times and, unless they stay on disk, values."""
+        return tuple(a for a in (self.lat, self.lon, self.times, self.loaded) if a is not None)
+
+    @property
+    @abstractmethod
+    def loaded(self) -> np.ndarray | None:
+        """All values if they are in memory."""
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all the source holds; of values that stay on disk, of the first and last."""
+        arrays, places = self.arrays, len(self.lat)
+        if self.loaded is None:
+            ends = ((0, places), (self.size - places, self.size))
+            arrays += tuple(self.values(first, last) for first, last in ends)
+        return hash_arrays(*arrays, about=(self.names, self.size))
+
     def variable(self, name: str) -> Variable:
         require_known(name, self.names, "variable", f"of source {self.name!r}")
         return self.variables[self.names.index(name)]
@@ -90,6 +111,10 @@ class Records(Source):
     table: np.ndarray
 
     @property
+    def loaded(self) -> np.ndarray:
+        return self.table
+
+    @property
     def size(self) -> int:
         return len(self.table)
 
@@ -114,6 +139,10 @@ class Panel(Source):
 
     store: Store
     shape: tuple[int, int] | None
+
+    @property
+    def loaded(self) -> np.ndarray | None:
+        return self.store.array if isinstance(self.store, Loaded) else None
 
     @property
     def size(self) -> int:
@@ -198,3 +227,12 @@ class Lazy(Store):
     @property
     def cached_bytes(self) -> int:
         return sum(block.nbytes for block in self._cache.values())
+
+
+def hash_arrays(*arrays: np.ndarray, about: object = ()) -> str:
+    """A short hash of some arrays, and of the text of anything else."""
+    digest = hashlib.blake2b(repr(about).encode(), digest_size=8)
+    for array in arrays:
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

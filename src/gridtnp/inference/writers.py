@@ -2,7 +2,7 @@
 
 `write` takes a whole answer. `open_stream` gives a `StreamWriter` for pieces: netCDF and Zarr grow
 along time, Parquet and CSV by rows. A file appears under its name once it is complete; until then
-it is a hidden file beside it.
+it is in a hidden folder beside its place (`files.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pandas as pd
 import xarray as xr
 
 from gridtnp.data.reading import NEEDS, kind_of, require_installed
+from gridtnp.files import recover, replacing, reporting, staged
 from gridtnp.inference.queries import Answer
 
 TIME_ENCODING = {
@@ -42,7 +43,8 @@ def write(
     """Write an answer to `.nc`, `.zarr`, `.parquet` or `.csv`, whole or not at all.
 
     `append` is the dimension along which to extend a Zarr store, which the first call creates.
-    With `region`, the answer replaces the part of an existing Zarr store with its coordinates.
+    With `region`, the answer replaces the part of an existing Zarr store with its coordinates, in
+    place; if that fails, write the region again.
     """
     path, kind = Path(path), kind_of(os.fspath(path))
     _require_folder(path)
@@ -62,17 +64,20 @@ def write(
         raise ValueError(_no_table(path))
     if region:
         _write_region(answer, path)
-    elif append is not None and path.exists():
-        answer.to_zarr(path, append_dim=append, consolidated=True)
-    else:
-        with _hidden(path) as part:
+        return path
+    with replacing(path) as part:
+        if append is not None and path.exists():
+            shutil.copytree(path, part, copy_function=_link)
+            answer.to_zarr(part, append_dim=append, consolidated=True)
+        else:
             _write_whole(answer, part, kind)
     return path
 
 
 def _write_whole(answer: Any, part: Path, kind: str) -> None:
     if kind == "netcdf":
-        answer.to_netcdf(part, engine="netcdf4")
+        with _netcdf_errors():
+            answer.to_netcdf(part, engine="netcdf4")
     elif kind == "zarr":
         answer.to_zarr(part, zarr_format=ZARR_FORMAT, consolidated=True)
     else:
@@ -81,6 +86,23 @@ def _write_whole(answer: Any, part: Path, kind: str) -> None:
             table.to_csv(part, index=isinstance(answer, pd.DataFrame))
         else:
             table.to_parquet(part)
+
+
+def _link(old: str, new: str) -> None:
+    """Copy a file of a Zarr store without copying its contents: zarr replaces files, whole."""
+    try:
+        os.link(old, new)
+    except OSError:  # a file system without hard links
+        shutil.copy2(old, new)
+
+
+@contextmanager
+def _netcdf_errors() -> Iterator[None]:
+    """Those of the HDF5 library, such as a full disk, as errors of the system."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
 
 
 def _write_region(answer: Any, path: Path) -> None:
@@ -97,7 +119,7 @@ def _write_region(answer: Any, path: Path) -> None:
 
 
 class StreamWriter(ABC):
-    """Adds pieces of an answer to the hidden file `part`, which becomes `path` in the end.
+    """Adds pieces of an answer to the file `part`, which becomes `path` in the end.
 
     Grids grow along `dim`.
     """
@@ -107,7 +129,9 @@ class StreamWriter(ABC):
         self.started = False
 
     def add(self, answer: Answer) -> None:
-        self.write(self.convert(answer))
+        converted = self.convert(answer)
+        with reporting(self.path):
+            self.write(converted)
         self.started = True
 
     def convert(self, answer: Answer) -> Any:
@@ -153,15 +177,16 @@ class ZarrWriter(GridWriter):
 
 class NetCDFWriter(GridWriter):
     def write(self, answer: xr.Dataset) -> None:
-        if not self.started:
-            unlimited = () if self.dim is None else (self.dim,)
-            answer.to_netcdf(
-                self.part,
-                engine="netcdf4",
-                unlimited_dims=unlimited,
-                encoding=self.encoding(answer),
-            )
-            return
+        with _netcdf_errors():
+            self.extend(answer) if self.started else self.create(answer)
+
+    def create(self, answer: xr.Dataset) -> None:
+        unlimited = () if self.dim is None else (self.dim,)
+        answer.to_netcdf(
+            self.part, engine="netcdf4", unlimited_dims=unlimited, encoding=self.encoding(answer)
+        )
+
+    def extend(self, answer: xr.Dataset) -> None:
         netcdf = require_installed("netCDF4", "io", f"Writing {_q(self.path)}")
         with netcdf.Dataset(self.part, "a") as file:
             first = len(file.dimensions[self.dim])
@@ -239,46 +264,16 @@ def open_stream(
     _require_new(path, overwrite)
     if kind in NEEDS:
         require_installed(*NEEDS[kind], f"Writing {_q(path)}")
-    with _hidden(path) as part:
+    with staged(path) as part:
         writer = WRITERS[kind](path, part, dim)
-        yield writer
-        writer.close()
+        try:
+            yield writer
+        finally:
+            with reporting(path):
+                writer.close()
 
 
 # ---- files ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _hidden(path: Path) -> Iterator[Path]:
-    """A hidden file beside `path`, which takes its name when the block ends without an error."""
-    part = path.with_name(f".{os.getpid()}.{path.name}")  # the ending decides the compression
-    try:
-        yield part
-        _publish(part, path)
-    finally:
-        _remove(part)
-
-
-def _publish(part: Path, path: Path) -> None:
-    """Move a complete file to its name, atomically; an existing store is moved aside first."""
-    for piece in sorted(part.rglob("*")) if part.is_dir() else [part]:
-        if piece.is_file():
-            with piece.open("rb+") as stream:
-                os.fsync(stream.fileno())
-    if path.is_dir():
-        aside = path.with_name(f"{part.name}.old")
-        os.replace(path, aside)
-        os.replace(part, path)
-        _remove(aside)
-    else:
-        os.replace(part, path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _require_folder(path: Path) -> None:
@@ -287,6 +282,7 @@ def _require_folder(path: Path) -> None:
 
 
 def _require_new(path: Path, overwrite: bool) -> None:
+    recover(path.parent)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{_q(path)} already exists; pass overwrite=True to replace it.")
 

@@ -56,7 +56,8 @@ class FourierEmbedding(Embedding):
         log = torch.linspace(
             math.log(shortest), math.log(longest), per_column // 2, dtype=torch.float64
         )
-        self.frequencies = tuple((1 / log.exp()).tolist())
+        # without values on the device "meta", where a network is only outlined
+        self.frequencies = () if log.is_meta else tuple((1 / log.exp()).tolist())
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
         exact = torch.float32 if x.device.type == "mps" else torch.float64

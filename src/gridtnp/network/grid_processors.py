@@ -39,9 +39,9 @@ class ViTProcessor(GridProcessor):
     ) -> None:
         super().__init__()
         coarse = grid if patch is None else grid.coarsen(patch)
-        self.grids = (coarse,) * layers
         self.patches = nn.Identity() if patch is None else PatchMerge(patch, dim)
         self.blocks = nn.ModuleList(AttentionBlock(dim, heads) for _ in range(layers))
+        self.grids = (coarse,) * layers
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
         u = self.patches(u).flatten(1, -2)
@@ -117,7 +117,6 @@ class SwinProcessor(GridProcessor):
         positions: Positions = "absolute",
     ) -> None:
         super().__init__()
-        self.grids = (grid,) * layers
         self.layers = nn.ModuleList(
             SwinLayer(
                 grid,
@@ -130,6 +129,7 @@ class SwinProcessor(GridProcessor):
             )
             for _ in range(layers)
         )
+        self.grids = (grid,) * layers
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
         outputs = []
@@ -208,10 +208,10 @@ class CNNProcessor(GridProcessor):
 
     def __init__(self, grid: Grid, *, dim: int, layers: int, kernel: int) -> None:
         super().__init__()
-        self.grids = (grid,) * layers
         self.convolutions = nn.ModuleList(
             GridConvolution(grid, dim, dim, kernel) for _ in range(layers)
         )
+        self.grids = (grid,) * layers
 
     def forward(self, u: Float[Tensor, "batch *grid dz"]) -> list[Tensor]:
         outputs = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,11 +26,10 @@ class MLP(nn.Sequential):
 
 def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> MLP:
     """A point-wise multi-layer perceptron with ReLUs; `dim` is the width of its hidden layers."""
-    widths = [dim_in, *[dim] * hidden_layers]
     parts: list[nn.Module] = []
-    for before, after in itertools.pairwise(widths):
-        parts += [nn.Linear(before, after), nn.ReLU()]
-    return MLP(*parts, nn.Linear(widths[-1], dim_out))
+    for layer in range(hidden_layers):
+        parts += [nn.Linear(dim if layer else dim_in, dim), nn.ReLU()]
+    return MLP(*parts, nn.Linear(dim if hidden_layers else dim_in, dim_out))
 
 
 class AttentionBlock(nn.Module):

@@ -1,34 +1,46 @@
 """Checkpoints: the full state of a training run, so that it can be resumed exactly.
 
-No pickle: tensors are in safetensors, everything else is JSON in their header.
+No pickle: tensors are in safetensors, everything else is JSON in their header, with a checksum of
+both. The checkpoint before the last is kept, in case the last one is damaged.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from gridtnp.files import read_tensors, write_tensors
+from gridtnp.files import CHECKSUM, DamagedFile, read_tensors, write_tensors
 from gridtnp.recipes import Recipe, read_recipe
 
-FORMAT = 1
-"""Increased when older versions can no longer read what is written."""
+FORMAT = 2
+"""Increased when older versions can no longer read what is written, or more can be relied on.
+
+1: no checksum. 2: the current one.
+"""
 
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """Paths of the last and of the best checkpoint."""
+    """Paths of the last checkpoint, of the one before it, and of the best."""
 
     last: Path
+    previous: Path
     best: Path
 
     @classmethod
     def in_folder(cls, folder: Path) -> CheckpointFiles:
-        return cls(folder / "checkpoint.safetensors", folder / "best.safetensors")
+        names = ("checkpoint", "previous", "best")
+        return cls(*(folder / f"{name}.safetensors" for name in names))
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self.last.exists() or self.previous.exists()
 
 
 @dataclass
@@ -47,22 +59,46 @@ class State:
     tensors: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
 
-def save_checkpoint(path: Path, state: State, recipe: Recipe) -> None:
-    """Write a checkpoint atomically: if the process is killed, the previous one remains."""
+def save_checkpoint(path: Path, state: State, recipe: Recipe, previous: Path | None = None) -> None:
+    """Write a checkpoint atomically; the one that it replaces is moved to `previous`, if given."""
     plain = {k: v for k, v in vars(state).items() if k != "tensors"}
     about = {k: json.dumps(v) for k, v in plain.items()}
     about |= {"recipe": json.dumps(asdict(recipe)), "format": str(FORMAT)}
-    write_tensors(path, state.tensors, about)
+    write_tensors(path, state.tensors, about, previous)
+
+
+def newest_checkpoint(files: CheckpointFiles, recipe: Recipe) -> tuple[State, Path] | None:
+    """The last checkpoint and its path, or the one before it if that is damaged or missing."""
+    damaged = None
+    for path in (files.last, files.previous):
+        if not path.exists():
+            continue
+        try:
+            state = load_checkpoint(path, recipe)
+        except DamagedFile as error:
+            damaged = error
+            continue
+        if damaged is not None:
+            warnings.warn(f"{damaged}; resuming from {path}, step {state.step}.", stacklevel=2)
+        return state, path
+    if damaged is not None:
+        raise DamagedFile(
+            f"{damaged}; remove {files.last} and {files.previous} to start the run from step 0."
+        )
+    return None
 
 
 def load_checkpoint(path: Path, recipe: Recipe) -> State:
     """The state in a checkpoint, which must be of the same recipe."""
     tensors, about = read_tensors(path)
-    if int(about.get("format", 0)) > FORMAT:
+    number = int(about.get("format", 0))
+    if number > FORMAT:
         raise ValueError(
-            f"{path} has format {about['format']}, but this version reads formats up to {FORMAT}; "
+            f"{path} has format {number}, but this version reads formats up to {FORMAT}; "
             "update gridtnp."
         )
+    if number > 1 and CHECKSUM not in about:
+        raise DamagedFile(f"{path} was changed (it has no checksum)")
     if "recipe" not in about:
         raise ValueError(f"{path} has no recipe; is it a checkpoint of a run?")
     changed = recipe.differences(read_recipe(json.loads(about["recipe"])))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -56,6 +57,19 @@ def distribute(
     # one unit, because submodules also call methods of each other that FSDP does not hook
     fully_shard(loss.to(accelerator.device), mesh=mesh, reshard_after_forward=True)
     return loss, make_optimisers(loss.network, recipe)
+
+
+def in_main_process(accelerator: Accelerator, action: Callable[[], Any]) -> None:
+    """Run an action in the main process; if it fails, all processes raise its error."""
+    failure: list[Any] = [None]
+    if accelerator.is_main_process:
+        try:
+            action()
+        except (ValueError, OSError) as error:
+            failure = [error]
+    broadcast_object_list(failure)
+    if failure[0] is not None:
+        raise failure[0]
 
 
 @contextmanager

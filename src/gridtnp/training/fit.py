@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -20,10 +21,10 @@ from gridtnp.config import GriddedConfig
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
-from gridtnp.files import read_tensors
+from gridtnp.files import locked
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.processor import require_bfloat16
-from gridtnp.recipes import Recipe, read_recipe
+from gridtnp.recipes import Recipe
 from gridtnp.recipes import recipe as to_recipe
 from gridtnp.saving import save
 from gridtnp.task import Task
@@ -31,10 +32,11 @@ from gridtnp.tasks.augmentation import shifted
 from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Selection
-from gridtnp.training.distributed import make_accelerator
+from gridtnp.training.distributed import in_main_process, make_accelerator
 from gridtnp.training.estimates import estimate
 from gridtnp.training.loop import Progress, train
 from gridtnp.training.progress import Display
+from gridtnp.training.resuming import recipe_of_run, require_same, run_config
 from gridtnp.training.run_folder import RunFolder
 
 MAX_VALIDATION = 64
@@ -73,26 +75,33 @@ def fit(
     run, resumed = (None, False) if out is None else RunFolder.opened(out, resume=resume)
     accelerator.wait_for_everyone()  # before the main process writes to the folder
     if resumed and run is not None:
-        run.require_same_data(data)
-        recipe = _recipe_of_run(run, model, None if keep_recipe else recipe, seed)
+        recipe = recipe_of_run(run, None if keep_recipe else recipe)
     if recipe.precision == "bfloat16" and accelerator.device.type == "cpu":
         require_bfloat16()  # before anything is written
     sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
     if minutes is not None and not resumed:
         recipe = _recipe_for_minutes(minutes, recipe, model, sampler, accelerator.device)
+    config = {} if run is None else run_config(model, recipe, sampler, val)
+    if resumed and run is not None:
+        require_same(run, config, seed, data)
     validation = () if val is None else validation_tasks(model, val)
-    if isinstance(model.network, KrigedNetwork) and not resumed:
+    has_checkpoint = resumed and run is not None and run.files.exist
+    if isinstance(model.network, KrigedNetwork) and not has_checkpoint:
         model.network.fit_prior([sampler.draw(i) for i in range(-(-PRIOR_TASKS // recipe.batch))])
     main = accelerator.is_main_process
     if main and not quiet and recipe != to_recipe(model.recipe):
         print(f"recipe: {recipe.summary}")
-    if run is not None and main and not resumed:
-        run.begin(_run_config(model, recipe), data, seed)
-    if run is not None and main and resumed:
-        run.drop_metrics_after(_steps_done(run))
-    accelerator.wait_for_everyone()
-    if trackers:
-        accelerator.init_trackers("gridtnp", asdict(recipe))
+
+    def start(run: RunFolder) -> None:
+        held.enter_context(locked(run.path))
+        if not resumed:
+            run.begin(config, seed)
+        run.describe(data, seed)
+
+    def tasks(start: int) -> Iterator[Task]:
+        if run is not None and main and resumed:
+            run.drop_metrics_after(start)
+        return prefetch(_task_maker(model, sampler, seed), start, workers=workers)
 
     def report(progress: Progress) -> None:
         display(progress)
@@ -102,30 +111,37 @@ def fit(
         if trackers:
             accelerator.log({k: v for k, v in values.items() if k != "step"}, progress.step)
 
-    try:
-        with Display(recipe.steps, quiet=quiet or not main) as display:
-            train(
-                model.network,
-                lambda start: prefetch(_task_maker(model, sampler, seed), start, workers=workers),
-                recipe,
-                None if run is None else run.files,
-                validation=validation,
-                columns=_columns(model),
-                accelerator=accelerator,
-                shard=shard,
-                report=report,
-                report_every=min(100, max(1, recipe.steps // 200)),
-                save_every=min(recipe.validate_every, 500),
+    with ExitStack() as held:
+        if run is not None:
+            in_main_process(accelerator, lambda: start(run))
+        if trackers:
+            accelerator.init_trackers("gridtnp", asdict(recipe))
+        try:
+            with Display(recipe.steps, quiet=quiet or not main) as display:
+                train(
+                    model.network,
+                    tasks,
+                    recipe,
+                    None if run is None else run.files,
+                    validation=validation,
+                    columns=_columns(model),
+                    accelerator=accelerator,
+                    shard=shard,
+                    report=report,
+                    report_every=min(100, max(1, recipe.steps // 200)),
+                    save_every=min(recipe.validate_every, 500),
+                )
+        except KeyboardInterrupt as stopped:
+            again = (
+                "" if out is None else f" Continue with fit(..., out={str(out)!r}, resume=True)."
             )
-    except KeyboardInterrupt as stopped:
-        again = "" if out is None else f" Continue with fit(..., out={str(out)!r}, resume=True)."
-        raise KeyboardInterrupt(f"{stopped}{again}") from None
-    finally:
-        for tracker in accelerator.trackers:
-            tracker.finish()
-    if run is not None and main:
-        save(replace(model, recipe=recipe), run.model)
-    accelerator.wait_for_everyone()
+            raise KeyboardInterrupt(f"{stopped}{again}") from None
+        finally:
+            for tracker in accelerator.trackers:
+                tracker.finish()
+        if run is not None and main:
+            save(replace(model, recipe=recipe), run.model)
+        accelerator.wait_for_everyone()
     return recipe
 
 
@@ -159,31 +175,6 @@ def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] |
             )
 
 
-def _recipe_of_run(run: RunFolder, model: ModelContents, given: Recipe | None, seed: int) -> Recipe:
-    """The recipe of a run to resume; raises unless model, seed and any given recipe match it."""
-    before = run.read_config()
-    recipe = read_recipe(before["recipe"])
-    now = _run_config(model, recipe)
-    for what in ("model", "task"):
-        if before[what] != now[what]:
-            raise ValueError(
-                f"The {what} differs from that in {run.config}; resume with the model that the run "
-                "started with, or train into another folder."
-            )
-    if before["seed"] != seed:
-        raise ValueError(
-            f"seed={seed}: the run started with seed={before['seed']}; resume with that, or train "
-            "into another folder."
-        )
-    changed = [] if given is None else given.differences(recipe)
-    if changed:
-        raise ValueError(
-            f"{run.path} has another recipe ({', '.join(changed)} differ); leave the recipe out to "
-            "resume with that of the run, or train into another folder."
-        )
-    return recipe
-
-
 def _recipe_for_minutes(
     minutes: float, recipe: Recipe, model: ModelContents, sampler: Sampler, device: torch.device
 ) -> Recipe:
@@ -197,18 +188,6 @@ def _recipe_for_minutes(
     return replace(
         recipe, steps=steps, validate_every=min(recipe.validate_every, max(1, steps // 6))
     )
-
-
-def _steps_done(run: RunFolder) -> int:
-    return int(read_tensors(run.files.last)[1]["step"]) if run.files.last.exists() else 0
-
-
-def _run_config(model: ModelContents, recipe: Recipe) -> dict[str, Any]:
-    return {
-        "task": model.spec.model_dump(mode="json"),
-        "model": model.config.model_dump(mode="json"),
-        "recipe": asdict(recipe),
-    }
 
 
 def _columns(model: ModelContents) -> dict[str, Sequence[str]]:

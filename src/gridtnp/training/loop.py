@@ -57,7 +57,7 @@ def train(
     report_every: int = 100,
     save_every: int = 1000,
 ) -> Progress:
-    """Train a network by a recipe, resuming from the last checkpoint in `files` if there is one.
+    """Train a network by a recipe, resuming from the newest checkpoint in `files` if there is one.
 
     `tasks(n)` streams batches starting with number n, the same in every process; `columns` names
     the variables of each source, for error messages; `shard` shards weights and optimiser state
@@ -66,8 +66,7 @@ def train(
     """
     files = CheckpointFiles.in_folder(files) if isinstance(files, Path) else files
     trainer = Trainer(network, recipe, files, accelerator or make_accelerator(), shard)
-    if files is not None and files.last.exists():
-        trainer.load(files.last)
+    trainer.load()
     state = trainer.state
     progress = Progress(state.step, math.nan, state.seconds, best=state.best)
     stream = tasks(state.step)

@@ -1,10 +1,10 @@
 """The folder of a training run.
 
-config.yaml      model, tasks and recipe, with all defaults
-data.json        fingerprint of the data, rows dropped and why
+config.yaml      model, tasks and recipe, with all defaults; hashes of the data
+data.json        what the data are, rows dropped and why
 environment.txt  versions, device, commit, seed
 model/           the fitted model, self-contained
-checkpoints/     last/ and best/
+checkpoints/     last/, previous/ and best/
 metrics.jsonl    one line per report
 """
 
@@ -24,9 +24,10 @@ from typing import Any
 import torch
 import yaml
 
+import gridtnp
 from gridtnp import __version__
 from gridtnp.data.dataset import Dataset
-from gridtnp.files import write_text
+from gridtnp.files import OURS, replace_file, write_text
 from gridtnp.training.checkpoints import CheckpointFiles
 
 PACKAGES = ("torch", "accelerate", "numpy", "pandas", "xarray", "scipy", "safetensors", "pydantic")
@@ -57,9 +58,15 @@ class RunFolder:
 
     @property
     def files(self) -> CheckpointFiles:
-        folder = self.path / "checkpoints"
-        name = "checkpoint.safetensors"
-        return CheckpointFiles(folder / "last" / name, folder / "best" / name)
+        folders = [self.path / "checkpoints" / name for name in ("last", "previous", "best")]
+        return CheckpointFiles(*(folder / "checkpoint.safetensors" for folder in folders))
+
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nothing is there, apart from what a killed process may have left."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        return all(entry.name.startswith(OURS) for entry in self.path.iterdir())
 
     @classmethod
     def new(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -75,7 +82,7 @@ class RunFolder:
             raise ValueError(
                 f"Cannot create {run.path}: {nearest} is a file; choose another folder."
             )
-        if nearest == run.path and any(run.path.iterdir()):
+        if not run.is_vacant:
             raise ValueError(f"{run.path} is not empty; choose another folder for the run.")
         return run
 
@@ -91,18 +98,24 @@ class RunFolder:
     @classmethod
     def opened(cls, path: str | os.PathLike[str], *, resume: bool) -> tuple[RunFolder, bool]:
         """The folder of a run to start or to resume, and whether it is resumed."""
-        if resume and os.path.exists(path):
+        if resume and not cls(Path(path)).is_vacant:
             return cls.existing(path), True
         return cls.new(path), False
 
-    def begin(self, config: Mapping[str, Any], data: Dataset, seed: int) -> None:
-        """Record what the run starts from; `config.yaml` comes last, since it marks a run."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        data.write_log(self.path / "data.json")
-        write_text(self.path / "environment.txt", environment(seed))
+    def begin(self, config: Mapping[str, Any], seed: int) -> None:
+        """Start the run with one file, which has all that resuming needs."""
         header = {"format": FORMAT, "gridtnp": __version__, "seed": seed}
         text = yaml.safe_dump(header | dict(config), sort_keys=False, allow_unicode=True)
+        self.new(self.path)  # no other process may have started one meanwhile
         write_text(self.config, text)
+
+    def describe(self, data: Dataset, seed: int) -> None:
+        """Record data and environment, for people, unless that was done before."""
+        log, text = self.path / "data.json", self.path / "environment.txt"
+        if not log.exists():
+            replace_file(log, data.write_log)
+        if not text.exists():
+            write_text(text, environment(seed))
 
     def read_config(self) -> dict[str, Any]:
         """What `begin` wrote."""
@@ -121,8 +134,8 @@ class RunFolder:
             found["task"] = found.pop("setting")
         return found
 
-    def require_same_data(self, data: Dataset) -> None:
-        """Raise if the run was started with other data."""
+    def require_same_fingerprint(self, data: Dataset) -> None:
+        """Raise if the run was started with data of another fingerprint."""
         path = self.path / "data.json"
         before = json.loads(path.read_text(encoding="utf-8"))["fingerprint"]
         now = data.fingerprint()
@@ -169,15 +182,17 @@ def environment(seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def commit() -> str:
-    """Git commit of the source tree or "unknown"; "-dirty" with uncommitted changes."""
+def commit(package: Path = Path(gridtnp.__file__).parent) -> str:
+    """Git commit of the package's repository or "unknown"; "-dirty" with uncommitted changes."""
 
     def git(*words: str) -> str:
-        here = Path(__file__).parent
-        done = subprocess.run(
-            ["git", *words], cwd=here, capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
+        command = ["git", "-C", str(package), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
-    name = git("describe", "--always") or "unknown"
-    return f"{name}-dirty" if git("status", "--porcelain", ".") else name
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) / "src" / "gridtnp" != package.resolve():
+            return "unknown"
+        name = git("describe", "--always") or "unknown"
+        return f"{name}-dirty" if git("status", "--porcelain", ".") else name
+    except OSError:  # git is not installed
+        return "unknown"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from gridtnp.files import DamagedFile
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
 from gridtnp.task import Task
@@ -26,6 +28,7 @@ from gridtnp.training.checkpoints import (
     add_prefix,
     averaged_weights,
     load_checkpoint,
+    newest_checkpoint,
     save_checkpoint,
     weights_of,
     with_prefix,
@@ -46,7 +49,8 @@ from gridtnp.training.optimisers import STATE, optimiser_state, restore_optimise
 class Trainer:
     """Trains a copy of a network; in a job of several processes, each has one.
 
-    `average` is the moving average of the weights, `best` the best weights so far.
+    `average` is the moving average of the weights, `best` the best weights so far, `newest` the
+    path of the newest checkpoint.
     """
 
     network: NeuralProcess
@@ -57,6 +61,7 @@ class Trainer:
     state: State = field(default_factory=State)
     average: dict[str, Tensor] = field(default_factory=dict)
     best: dict[str, Tensor] = field(default_factory=dict)
+    newest: Path | None = None
 
     def __post_init__(self) -> None:
         loss = SummedLoss(copy.deepcopy(self.network), self.recipe.precision)
@@ -158,11 +163,17 @@ class Trainer:
         if self.files is not None and self.accelerator.is_main_process:
             saved = copy.copy(self.state)
             saved.tensors = {k: v.cpu() for k, v in tensors.items()}
-            save_checkpoint(self.files.last, saved, self.recipe)
+            # only a checkpoint that is known to be whole becomes the previous one
+            previous = self.files.previous if self.newest == self.files.last else None
+            save_checkpoint(self.files.last, saved, self.recipe, previous)
+            self.newest = self.files.last
 
-    def load(self, path: Path) -> None:
-        """Restore a checkpoint, except for the random state."""
-        self.state = load_checkpoint(path, self.recipe)
+    def load(self) -> None:
+        """Restore the newest checkpoint, if there is one, except for the random state."""
+        found = None if self.files is None else newest_checkpoint(self.files, self.recipe)
+        if found is None:
+            return
+        self.state, self.newest = found
         tensors = self.state.tensors
         self._set(weights_of(tensors))
         self.average = {
@@ -177,8 +188,19 @@ class Trainer:
             if (v := tensors.get(f"{key}.{name}")) is not None
         }
         restore_optimiser_state(self.trained.named_parameters(), self.optimisers, moments)
-        if self.files is not None and self.state.best is not None and self.files.best.exists():
+        if self.state.best is not None:
+            self._load_best()
+
+    def _load_best(self) -> None:
+        assert self.files is not None
+        try:
             self.best = weights_of(load_checkpoint(self.files.best, self.recipe).tensors)
+        except DamagedFile as error:
+            self.state.best = None
+            warnings.warn(
+                f"{error}; the best weights from step {self.state.step} on are kept instead.",
+                stacklevel=2,
+            )
 
     def restore_random_state(self) -> None:
         """Restore the random state of a loaded checkpoint."""
