@@ -8,6 +8,7 @@ Keys and values are projected before they are gathered, once per token. Tensors 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp.ops import (
+    checks,
     native,
     native_attention,
     native_rows,
@@ -90,6 +92,7 @@ def _run(op: str, backend: str | None, *arguments: object) -> Any:
     raise ValueError(f"{op} has no back-end {backend!r}; choose one of {[b.name for b in table]}.")
 
 
+@checks.checked
 def cell_attention(
     query: Float[Tensor, "#batch m heads dh"],
     key: Float[Tensor, "batch n heads dh"],
@@ -108,9 +111,11 @@ def cell_attention(
     Returns the attention output and the log-sum-exp of the logits. Passing both as `own_value` and
     `own_logit` of another call attends to the points of both calls, exactly.
     """
+    cell = checks.within("cell_attention", "cell", cell, query.shape[1], valid)
     return _run("cell_attention", backend, query, key, value, own_logit, own_value, cell, valid)
 
 
+@checks.checked
 def cell_sum(
     z: Float[Tensor, "batch n dz"],
     cell: Int[Tensor, "batch n k"],
@@ -120,9 +125,11 @@ def cell_sum(
     backend: str | None = None,
 ) -> Float[Tensor, "batch {cells} dz"]:
     """The weighted sum of the points of each cell (eq. 8)."""
+    cell = checks.within("cell_sum", "cell", cell, cells, None)
     return _run("cell_sum", backend, z, cell, weight, cells)
 
 
+@checks.checked
 def neighbour_attention(
     query: Float[Tensor, "batch n heads dh"],
     key: Float[Tensor, "batch m heads dh"],
@@ -134,9 +141,11 @@ def neighbour_attention(
     backend: str | None = None,
 ) -> Float[Tensor, "batch n heads dh"]:
     """Each query attends to the keys at its `index` (eq. 6); `bias` is added to the logits."""
+    index = checks.within("neighbour_attention", "index", index, key.shape[1], valid)
     return _run("neighbour_attention", backend, query, key, value, index, valid, bias)
 
 
+@checks.checked
 def window_attention(
     query: Float[Tensor, "batch *grid heads dh"],
     key: Float[Tensor, "batch *grid heads dh"],
@@ -153,16 +162,28 @@ def window_attention(
     Windows wrap around periodic axes; on other axes, the parts of a window at opposite edges do not
     attend to each other.
     """
-    for size, w, s in zip(query.shape[1:-2], window, shift, strict=True):
+    grid, points = query.shape[1:-2], math.prod(window)
+    for name, given in {"window": window, "shift": shift, "periodic": periodic}.items():
+        if len(given) != len(grid):
+            raise ValueError(
+                f"window_attention: {name!r} must have {len(grid)} entries, got {len(given)}."
+            )
+    if bias is not None and bias.shape[1:] != (points, points):
+        raise ValueError(
+            f"window_attention: 'bias' must be for windows of {points} points, got one for "
+            f"{tuple(bias.shape[1:])}."
+        )
+    for size, w, s in zip(grid, window, shift, strict=True):
         if w < 1 or size % w or not 0 <= s < w:
             raise ValueError(
                 f"Windows {tuple(window)} with shifts {tuple(shift)} do not fit the grid "
-                f"{tuple(query.shape[1:-2])}; windows must divide it and shifts be smaller than "
+                f"{tuple(grid)}; windows must divide it and shifts be smaller than "
                 "windows."
             )
     return _run("window_attention", backend, query, key, value, window, shift, periodic, bias)
 
 
+@checks.checked
 def full_attention(
     query: Float[Tensor, "batch n heads dh"],
     key: Float[Tensor, "batch m heads dh"],
@@ -175,11 +196,12 @@ def full_attention(
     return _run("full_attention", backend, query, key, value, mask)
 
 
+@checks.checked
 def rowwise(
     x: Float[Tensor, "*n _"], *steps: rows.Step, backend: str | None = None
 ) -> Float[Tensor, "*n _"]:
     """Apply the steps to every row, in order."""
     if not steps:
         return x
-    rows.check(x.shape[-1], steps)
+    rows.check(x, steps)
     return _run("rowwise", backend, x, steps)

@@ -13,13 +13,17 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gridtnp import processor
+from gridtnp.ops.checks import PLAIN, opaque
 
 FLOAT = torch.float32
 FILES = ("attention.c", "windows.c", "rows.c", "vectors.h")
@@ -57,18 +61,25 @@ def why_not(*arguments: object) -> str | None:
     """The reason why the C back-end cannot run with these arguments."""
     if torch.compiler.is_compiling():
         return "a graph is being traced"
+    if opaque() or forward_ad._current_level >= 0:
+        return "it has no forward derivatives and no batches of its own"
     for t in arguments:
-        if isinstance(t, Tensor) and not (t.is_cpu and t.dtype in (FLOAT, torch.int64, torch.bool)):
+        if not isinstance(t, Tensor):
+            continue
+        if not (t.is_cpu and t.dtype in (FLOAT, torch.int64, torch.bool)):
             return "it computes on the CPU in single precision"
+        if type(t) not in PLAIN or t.layout != torch.strided or t.is_neg():
+            return "a tensor does not lie in memory number by number"
+        if t.numel() and not t.data_ptr():
+            return "a tensor has no memory"
     found = library()
     return found if isinstance(found, str) else None
 
 
 def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None) -> None:
-    """Call a function of the library."""
+    """Call a function of the library with as many threads as PyTorch uses."""
     function = getattr(library(), name)
-    function.restype = None
-    converted = []
+    converted: list[Any] = [ctypes.c_int64(torch.get_num_threads())]
     for a in arguments:
         if a is None or isinstance(a, Tensor):
             converted.append(ctypes.c_void_p(address(a)))
@@ -78,8 +89,52 @@ def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None)
             converted.append(ctypes.c_int64(a))
         else:
             converted.append(a)
-    function(*converted)
+    if function(*converted):
+        raise MemoryError(f"Not enough memory for {name}.")
 
 
 def address(t: Tensor | None) -> int | None:
     return None if t is None else t.data_ptr()
+
+
+def contiguous(t: Tensor) -> Tensor:
+    """The same numbers in memory, in order; PyTorch negates lazily."""
+    return t.resolve_neg().contiguous()
+
+
+# ---- derivatives ---------------------------------------------------------------------------------
+
+
+def save(
+    ctx: Any, plain: Callable[..., Any], arguments: Sequence[Tensor | None], *results: Tensor
+) -> None:
+    """Save the tensors of a forward pass, and the function that computes the same in PyTorch."""
+    ctx.save_for_backward(*arguments, *results)
+    ctx.plain, ctx.count = plain, len(arguments)
+
+
+def saved(ctx: Any) -> tuple[Any, Any]:
+    """The saved arguments and results."""
+    return ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+
+
+def differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a backward pass in C be differentiated and transformed: PyTorch computes it then."""
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if not torch.is_grad_enabled() and not opaque(*grads):
+            return backward(ctx, *grads)
+        arguments, _ = saved(ctx)
+        needed = [i for i, need in enumerate(ctx.needs_input_grad) if need]
+
+        def plain(*some: Tensor) -> Any:
+            given = dict(zip(needed, some, strict=True))
+            return ctx.plain(*(given.get(i, t) for i, t in enumerate(arguments)))
+
+        with sdpa_kernel(SDPBackend.MATH):  # others are differentiable once
+            _, pull_back = torch.func.vjp(plain, *(arguments[i] for i in needed))
+            found = dict(zip(needed, pull_back(grads if len(grads) > 1 else grads[0]), strict=True))
+        return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))
+
+    return run
