@@ -90,7 +90,7 @@ def check(x: Tensor, steps: Sequence[Step]) -> None:
                 after, found = weight.shape
             case Norm(weight, bias, _):
                 _has_dimensions(name, weight, 1)
-                found = len(weight)
+                found = after = len(weight)
             case Add(rows):
                 found = rows.shape[-1] if rows.ndim else None
             case AddKept():
