@@ -1,7 +1,8 @@
 """Compiles and loads the C back-end for CPUs, on first use.
 
-The library is cached in the user's cache folder, under a hash of source, flags and machine. It
-needs a C compiler and supports float32 only; `why_not` gives the reason where it cannot run.
+The library is cached in the user's cache folder, under a hash of source, flags and machine, and
+its own. It needs a C compiler and supports float32 only; `why_not` gives the reason where it
+cannot run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,24 +39,53 @@ def library() -> ctypes.CDLL | str:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return "there is no C compiler"
-    source = b"".join(path.read_bytes() for path in SOURCES)
-    files = [str(path) for path in SOURCES if path.suffix == ".c"]
+    reason = ""
     for flags in ([*FLAGS, "-fopenmp"], FLAGS):  # without threads if OpenMP is missing
-        about = " ".join(flags) + processor.description()
-        key = hashlib.sha256(source + about.encode()).hexdigest()
-        path = processor.cache_folder() / f"native-{key[:16]}.so"
         try:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                    built = Path(folder) / path.name
-                    command = [compiler, *flags, *files, "-o", str(built), "-lm"]
-                    subprocess.run(command, check=True, capture_output=True)
-                    os.replace(built, path)  # atomic: another process may be building, too
-            return ctypes.CDLL(str(path))
-        except (OSError, subprocess.CalledProcessError):
-            continue
-    return f"{compiler} cannot compile the files in C"
+            return ctypes.CDLL(str(_built(compiler, flags)))
+        except subprocess.CalledProcessError as error:
+            reason = (error.stderr.strip().splitlines() or [f"exit status {error.returncode}"])[-1]
+        except OSError as error:
+            reason = str(error)
+    reason = f"{compiler} cannot compile the files in C ({reason})"
+    warnings.warn(f"PyTorch computes what C would do faster: {reason}.", stacklevel=2)
+    return reason
+
+
+def _built(compiler: str, flags: Sequence[str]) -> Path:
+    """The library with these flags, compiled unless it is there.
+
+    Its name tells what it was made from, and then its own hash: a damaged one would kill the
+    process. One that other users could have written is not loaded either.
+    """
+    source = b"".join(path.read_bytes() for path in SOURCES)
+    about = "\n".join([compiler, *flags, processor.description()])
+    name = f"native-{hashlib.sha256(source + about.encode()).hexdigest()[:16]}"
+    cache = processor.cache_folder()
+    for path in cache.glob(f"{name}-*.so"):
+        if not processor.others_may_write(path) and path.stem == f"{name}-{_hash(path)}":
+            return path
+        path.unlink()
+    uncached = processor.why_not_cached()
+    if uncached is not None:
+        warnings.warn(
+            f"The C back-end is compiled in every process, as nothing can be cached: {uncached}; "
+            "set XDG_CACHE_HOME to a folder of your own.",
+            stacklevel=3,
+        )
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        built = Path(folder) / "native.so"
+        files = [str(path) for path in SOURCES if path.suffix == ".c"]
+        command = [compiler, *flags, *files, "-o", str(built), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        built.chmod(0o700)
+        path = cache / f"{name}-{_hash(built)}.so"
+        os.replace(built, path)  # atomic: another process may be building, too
+    return path
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
 def why_not(*arguments: object) -> str | None:
