@@ -1,7 +1,8 @@
 """Ops without parameters: attention with different geometries, and row-wise computations.
 
 The last back-end of each op is its readable definition; the others compute the same, faster. By
-default the first back-end in the table that can run is used; one requested by name runs or raises.
+default the first back-end in the table that can run is used; one requested by name runs or raises,
+and `with backends(…)` prefers some in a whole model.
 Keys and values are projected before they are gathered, once per token. Tensors are
 `(batch, tokens, heads, head size)`. Attention over an empty set is zero.
 """
@@ -9,10 +10,13 @@ Keys and values are projected before they are gathered, once per token. Tensors 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -77,10 +81,40 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
 }
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "vectorised": ("segment", "gather", "batched", "sdpa", "plain"),
+    "reference": ("reference", "plain"),
+}
+"""Names in `backends` for several: plain PyTorch, and the definitions."""
+
+_preferred: ContextVar[tuple[str, ...]] = ContextVar("preferred back-ends", default=())
+
+
+@contextmanager
+def backends(*names: str) -> Generator[None]:
+    """Prefer these back-ends in all ops, in this order, wherever they can run.
+
+    `"vectorised"` is plain PyTorch, `"reference"` the definition of each op, `"native"` C. It holds
+    for the current thread; backward passes run where their forward passes did, and in compiled
+    graphs nothing changes.
+    """
+    known = {b.name for table in BACKENDS.values() for b in table} | GROUPS.keys()
+    for name in names:
+        if name not in known:
+            raise ValueError(f"No op has a back-end {name!r}; choose from {sorted(known)}.")
+    token = _preferred.set(tuple(each for name in names for each in GROUPS.get(name, (name,))))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
 def _run(op: str, backend: str | None, *arguments: object) -> Any:
     table = BACKENDS[op]
     if backend is None:
-        for candidate in table:
+        preferred = () if torch.compiler.is_compiling() else _preferred.get()
+        named = [b for name in preferred for b in table if b.name == name]
+        for candidate in (*named, *table):
             if candidate.why_not(*arguments) is None:
                 return candidate.run(*arguments)
     for candidate in table:

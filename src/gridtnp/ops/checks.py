@@ -111,12 +111,16 @@ def within(op: str, name: str, index: Tensor, size: int, valid: Tensor | None) -
 
 
 def opaque(*tensors: object) -> bool:
-    """Whether values cannot be looked at: a graph is traced, or `torch.func` transforms."""
+    """Whether values cannot be looked at: a graph is traced, or functions are transformed."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or any(isinstance(t, Tensor) and type(t) not in PLAIN for t in tensors)
+        or any(isinstance(t, Tensor) and _wraps(t) for t in tensors)
     )
+
+
+def _wraps(t: Tensor) -> bool:
+    return type(t) not in PLAIN or torch._C._functorch.is_legacy_batchedtensor(t)
 
 
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
