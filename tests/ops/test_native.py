@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,16 +93,13 @@ def test_a_failing_compiler_is_a_reason_and_reported_with_its_last_line(
 
 @pytest.mark.parametrize("damage", ["cut short", "empty", "a flipped byte"])
 def test_a_damaged_library_is_found_out_and_built_anew(cache: Path, damage: str) -> None:
-    assert answer() == 42
-    (path,) = cache.glob("*.so")
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
+    path = native._built(compiler, [*native.FLAGS, "-fopenmp"])
     good = path.read_bytes()
     bad = {"cut short": good[: len(good) // 2], "empty": b""}.get(damage)
     path.write_bytes(bytes([good[0] ^ 1]) + good[1:] if bad is None else bad)
-    assert native._built(
-        str(shutil.which("cc") or shutil.which("gcc")), [*native.FLAGS, "-fopenmp"]
-    )
+    assert answer() == 42
     (path,) = cache.glob("*.so")
-    assert path.read_bytes()[:4] == good[:4]
     assert len(path.read_bytes()) == len(good)
 
 
@@ -222,3 +221,47 @@ def test_any_number_of_threads_agrees(op: str, order: str, threads: int) -> None
         torch.set_num_threads(before)
     for a, b in zip(one, several, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=2e-6)
+        assert op != "neighbour" or torch.equal(a, b)  # each row is summed by one thread
+
+
+THREADS = """
+import os, torch
+from gridtnp import ops
+from gridtnp.ops import native
+from gridtnp.ops.rows import Linear
+
+x = torch.randn(1, 512, 2, 8, requires_grad=True)
+index = torch.arange(512).view(1, 512, 1)
+grid, weight = (1, 8, 64, 2, 8), torch.randn(4, 16)
+run = {
+    "neighbour": lambda: ops.neighbour_attention(x, x, x, index, backend="native"),
+    "cell": lambda: ops.cell_attention(x, x, x, x[..., 0], x, index, backend="native")[0],
+    "window": lambda: ops.window_attention(
+        *[x.view(grid)] * 3, (4, 4), (0, 0), (False, False), backend="native"
+    ),
+    "rows": lambda: ops.rowwise(x.flatten(2), Linear(weight), backend="native"),
+}["OP"]
+
+def threads(count, call):
+    torch.get_num_threads = lambda: count
+    found = call()
+    print(len(os.listdir("/proc/self/task")), end=" ")
+    return found
+
+out = threads(1, run)
+out = threads(3, run)
+threads(6, lambda: torch.autograd.grad(out.sum(), x))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads cannot be counted here")
+@pytest.mark.parametrize("op", ["neighbour", "cell", "window", "rows"])
+def test_as_many_threads_run_as_pytorch_has(op: str) -> None:
+    """Forwards and backwards, whatever OpenMP would use."""
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", THREADS.replace("OP", op)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    one, three, six = map(int, done.stdout.split())
+    assert (three, six) == (one + 2, one + 5)
