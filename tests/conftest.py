@@ -3,8 +3,8 @@
 With `--check-shapes`, annotated shapes are checked in every call. `--hypothesis-profile same`, the
 default, is derandomised, so that a commit passes everywhere or nowhere; `explore` draws fresh
 examples, ten times as many. Neither has deadlines. `--sanitized` compiles the C files with checks
-of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. Where bfloat16 products would crash, oneDNN is
-told to do without AMX.
+of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. Where bfloat16
+products would crash, oneDNN is told to do without AMX.
 """
 
 import os

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from gridtnp import ops
 from gridtnp.ops.checks import opaque
 from gridtnp.ops.rows import Add, AddKept, Call, Keep, Linear, Norm, Relu, Step
 
+M = TypeVar("M", bound=nn.Module)
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An attention op with its geometry bound: takes queries, keys, values `(batch, …, heads, dh)`."""
 
@@ -114,7 +115,7 @@ def steps(*modules: nn.Module) -> Iterator[Step]:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:
     """Whether a module computes what its type says: no subclass, hook or other `forward`.
 
     Parametrisations make a subclass.

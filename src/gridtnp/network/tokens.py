@@ -77,8 +77,8 @@ class EmbeddedTokenEncoder(TokenEncoder):
         assert isinstance(encoder, MLP)
         first, *others = encoder.children()
         embedding = self.embedding
-        linear_maps = is_plain(first, nn.Linear) and is_plain(embedding.mix, nn.Linear)
-        if linear_maps and is_plain(encoder, MLP) and is_plain(embedding, InputEmbedding):
+        own_ways = not is_plain(encoder, MLP) or not is_plain(embedding, InputEmbedding)
+        if is_plain(first, nn.Linear) and is_plain(embedding.mix, nn.Linear) and not own_ways:
             features = embedding.features(locations(points), values)
             z = ops.rowwise(features, embedding.fused_with(first), *steps(*others))
         else:

@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-P, R = ParamSpec("P"), TypeVar("R")
-KINDS = {Float: "floating-point numbers", Int: "whole numbers", Bool: "booleans"}
+P = ParamSpec("P")
+R = TypeVar("R")
+KINDS: dict[Any, str] = {Float: "floating-point numbers", Int: "whole numbers", Bool: "booleans"}
 
 
 class _Rule(typing.NamedTuple):
@@ -120,7 +121,7 @@ def opaque(*tensors: object) -> bool:
 
 
 def _wraps(t: Tensor) -> bool:
-    return type(t) not in PLAIN or torch._C._functorch.is_legacy_batchedtensor(t)
+    return type(t) not in PLAIN or torch._C._functorch.is_legacy_batchedtensor(t)  # pyright: ignore
 
 
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)

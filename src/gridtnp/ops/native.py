@@ -164,8 +164,9 @@ def differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             return ctx.plain(*(given.get(i, t) for i, t in enumerate(arguments)))
 
         with sdpa_kernel(SDPBackend.MATH):  # others are differentiable once
-            _, pull_back = torch.func.vjp(plain, *(arguments[i] for i in needed))
-            found = dict(zip(needed, pull_back(grads if len(grads) > 1 else grads[0]), strict=True))
+            pull_back: Any = torch.func.vjp(plain, *(arguments[i] for i in needed))[1]
+            pulled = pull_back(grads[0] if len(grads) == 1 else grads)
+        found = dict(zip(needed, pulled, strict=True))
         return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))
 
     return run

@@ -73,7 +73,7 @@ class _NeighbourAttention(torch.autograd.Function):
         grads = (query_grad, row_grad, bias_grad)
         given = (out, contiguous(grad), *grads, size**-0.5)
         call("neighbour_backward", *sizes, rows.numel(), *tokens, *given)
-        if bias_grad is not None:
+        if bias is not None and bias_grad is not None:
             bias_grad = bias_grad.sum_to_size(bias.shape)
         return query_grad, *row_grad.unbind(2), None, None, bias_grad
 
@@ -144,7 +144,7 @@ class _WindowAttention(torch.autograd.Function):
         call("window_forward", *sizes, *tokens, out, query.shape[-1] ** -0.5)
 
         def plain(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-            return vectorised.window_attention(query, key, value, *layout, bias)
+            return vectorised.window_attention(query, key, value, *layout, bias=bias)
 
         save(ctx, plain, tensors)
         ctx.layout = layout
@@ -154,7 +154,7 @@ class _WindowAttention(torch.autograd.Function):
     @differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tensors, _ = saved(ctx)
-        sizes, tokens = _in_windows(*tensors, ctx.layout)
+        sizes, tokens = _in_windows(*tensors, layout=ctx.layout)
         query, *_, bias = tensors
         *points, heads, size = query.shape
         grads = query.new_empty(*points, 3, heads, size)

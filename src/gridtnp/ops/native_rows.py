@@ -50,7 +50,7 @@ def _expanded(step: Add, x: Tensor) -> Add:
     return Add(step.rows.expand(*x.shape[:-1], -1))
 
 
-def _plain(kinds: Kinds, x: Tensor, *tensors: Tensor) -> Tensor:
+def _plain(kinds: Kinds, x: Tensor, *tensors: Tensor | None) -> Tensor:
     pairs = zip(tensors[::2], tensors[1::2], strict=True)
     steps: list[Any] = []
     for (number, eps), (weight, bias) in zip(kinds, pairs, strict=True):
