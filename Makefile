@@ -1,10 +1,10 @@
-# make demo · make test · make test-all · make lint · make bench: each sets itself up on first use.
+# make demo · make test · make test-all · make test-sanitized · make lint · make bench: each sets itself up on first use.
 PYTHON ?= python3
 VENV ?= .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-all lint format bench clean
+.PHONY: demo test test-all test-sanitized lint format bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -28,9 +28,18 @@ test: $(READY)
 	$(PYTEST) --hypothesis-profile same -m "compiled and not slow"
 
 # Fresh examples, and ten times as many.
-test-all: $(READY)
+test-all: $(READY) test-sanitized
 	$(PYTEST) --hypothesis-profile explore -m "not compiled" --check-shapes --cov --cov-report=term
 	$(PYTEST) --hypothesis-profile explore -m compiled
+
+# The C files with checks of addresses and of undefined behaviour, whose runtime must come before all others; it
+# finds the exceptions of PyTorch only if their runtime is there, too.
+ASAN := $(shell cc -print-file-name=libasan.so 2>/dev/null)
+SANITIZED := LD_PRELOAD="$(ASAN) $(shell cc -print-file-name=libstdc++.so.6 2>/dev/null)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+test-sanitized: $(READY)
+	@if [ -e "$(ASAN)" ]; then set -x; $(SANITIZED) $(PYTEST) --hypothesis-profile same --sanitized --capture=sys tests/ops; \
+	else echo "Skipped: cc has no address sanitizer (cc -print-file-name=libasan.so finds none)."; fi
 
 lint: $(READY)
 	$(RUN) -m ruff check .

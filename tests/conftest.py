@@ -2,8 +2,9 @@
 
 With `--check-shapes`, annotated shapes are checked in every call. `--hypothesis-profile same`, the
 default, is derandomised, so that a commit passes everywhere or nowhere; `explore` draws fresh
-examples, ten times as many. Neither has deadlines. Where bfloat16 products would crash, oneDNN is
-told to do without AMX.
+examples, ten times as many. Neither has deadlines. `--sanitized` compiles the C files with checks
+of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. Where bfloat16
+products would crash, oneDNN is told to do without AMX.
 """
 
 import os
@@ -41,10 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--check-shapes", action="store_true", help="check all annotated shapes while testing"
     )
+    parser.addoption("--sanitized", action="store_true", help="compile the C files with sanitizers")
+
+
+SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)  # the tensors of tests are small
+    if config.getoption("--sanitized"):
+        from gridtnp.ops import native
+
+        native.FLAGS += [*SANITIZED, "-g"]
     if config.getoption("--check-shapes"):
         from jaxtyping import install_import_hook
 

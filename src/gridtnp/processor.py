@@ -8,10 +8,12 @@ module does not import torch.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,7 +81,6 @@ def _fault(limit: str | None) -> str | None:
 def _keep(path: Path, text: str) -> None:
     """Write atomically; ignore folders that cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             written = Path(folder) / path.name
             written.write_text(text)
@@ -88,15 +89,57 @@ def _keep(path: Path, text: str) -> None:
         return
 
 
+FEATURES = {
+    *("flags", "features", "isa"),  # x86, ARM and s390, RISC-V
+    *("vendor_id", "cpu family", "model", "model name", "cpu", "uarch"),
+    *("cpu implementer", "cpu architecture", "cpu variant", "cpu part"),
+}
+"""The entries of /proc/cpuinfo that decide for which processor `-march=native` compiles."""
+
+
 def description() -> str:
-    """The features of the processor, as far as the system tells."""
-    if sys.platform == "linux":
-        flags = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in line]
-        return platform.machine() + (flags[0] if flags else "")
-    return platform.platform() + platform.processor()
+    """The features of the processor and of each kind of its cores, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.platform() + platform.processor()
+    found = {line for line in lines if line.partition(":")[0].strip().lower() in FEATURES}
+    return "\n".join([platform.machine(), *sorted(found)])
 
 
 def cache_folder() -> Path:
-    """Where results that belong to this machine are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gridtnp"
+    """Where results that belong to this machine are kept: for this user alone to write.
+
+    Where there is none, a private temporary folder that is removed when Python ends.
+    """
+    return _private(os.environ.get("XDG_CACHE_HOME"))[0]
+
+
+def why_not_cached() -> str | None:
+    """Why the folder is a temporary one, or None."""
+    return _private(os.environ.get("XDG_CACHE_HOME"))[1]
+
+
+@functools.cache
+def _private(base: str | None) -> tuple[Path, str | None]:
+    try:
+        folder = (Path(base) if base else Path.home() / ".cache") / "gridtnp"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if others_may_write(folder) and folder.stat().st_uid == os.getuid():
+            folder.chmod(folder.stat().st_mode & ~0o022)
+        if os.access(folder, os.W_OK) and not others_may_write(folder):
+            return folder, None
+        reason = f"{folder} can be written by others, or not by you"
+    except (OSError, RuntimeError) as error:  # no home
+        reason = str(error)
+    temporary = tempfile.mkdtemp(prefix="gridtnp-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Path(temporary), reason
+
+
+def others_may_write(path: Path) -> bool:
+    """Whether other users than this one and root can change a file or folder."""
+    if not hasattr(os, "getuid"):
+        return False
+    found = path.lstat()
+    return found.st_uid not in (0, os.getuid()) or bool(found.st_mode & 0o022)

@@ -1,12 +1,15 @@
 """The C back-end: where it runs, and that its results do not depend on the number of threads."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from gridtnp import ops
+from gridtnp import ops, processor
 from gridtnp.ops import native
 
 
@@ -48,15 +51,138 @@ def test_without_a_compiler_the_other_back_ends_take_over(monkeypatch: pytest.Mo
         ops.neighbour_attention(query, key, value, index, backend="native")
 
 
-def test_a_missing_or_failing_compiler_is_a_reason_not_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache folder, and a library without a file in C that takes long to compile."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "small.c"
+    source.write_text("int answer(void) { return 42; }")
+    monkeypatch.setattr(native, "SOURCES", [source])
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("there is no C compiler")
+    return tmp_path / "gridtnp"
+
+
+def answer() -> int:
+    """From the library, as a new process would find it."""
+    found = native.library.__wrapped__()
+    assert not isinstance(found, str), found
+    return found.answer()
+
+
+def test_a_missing_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native.shutil, "which", lambda _: None)
     assert native.library.__wrapped__() == "there is no C compiler"
+
+
+def test_a_failing_compiler_is_a_reason_and_reported_with_its_last_line(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     monkeypatch.setattr(native.shutil, "which", lambda _: "/bin/false")
-    assert native.library.__wrapped__() == "/bin/false cannot compile the files in C"
-    assert not list(tmp_path.rglob("*.so"))
+    reason = "/bin/false cannot compile the files in C \\(exit status 1\\)"
+    with pytest.warns(UserWarning, match=f"PyTorch computes what C would do faster: {reason}"):
+        assert str(native.library.__wrapped__()).startswith("/bin/false cannot compile")
+    failing = cache.parent / "failing"
+    failing.write_text("#!/bin/sh\necho first >&2\necho no such instruction >&2\nexit 1\n")
+    failing.chmod(0o700)
+    monkeypatch.setattr(native.shutil, "which", lambda _: str(failing))
+    with pytest.warns(UserWarning, match=r"cannot compile the files in C \(no such instruction\)"):
+        native.library.__wrapped__()
+    assert not list(cache.rglob("*.so"))
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "a flipped byte"])
+def test_a_damaged_library_is_found_out_and_built_anew(cache: Path, damage: str) -> None:
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
+    path = native._built(compiler, [*native.FLAGS, "-fopenmp"])
+    good = path.read_bytes()
+    bad = {"cut short": good[: len(good) // 2], "empty": b""}.get(damage)
+    path.write_bytes(bytes([good[0] ^ 1]) + good[1:] if bad is None else bad)
+    assert answer() == 42
+    (path,) = cache.glob("*.so")
+    assert len(path.read_bytes()) == len(good)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_library_that_others_could_have_written_is_built_anew(cache: Path, mode: int) -> None:
+    assert answer() == 42
+    (path,) = cache.glob("*.so")
+    before = path.stat().st_ino
+    path.chmod(mode)
+    keep = path.open("rb")  # so that the number of the file is not given away again
+    assert answer() == 42
+    (path,) = cache.glob("*.so")
+    assert path.stat().st_ino != before
+    assert path.stat().st_mode & 0o777 == 0o700
+    keep.close()
+
+
+def test_a_library_of_another_user_is_not_loaded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer() == 42
+    (path,) = cache.glob("*.so")
+    assert not processor.others_may_write(path)
+    own = os.getuid()
+    monkeypatch.setattr(processor.os, "getuid", lambda: own + 1)
+    assert processor.others_may_write(path) == (own != 0)  # files of root are fine for everyone
+
+
+def test_a_cache_folder_that_others_can_write_is_closed(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    processor._private.cache_clear()
+    assert answer() == 42
+    assert cache.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize("obstacle", ["a file in its place", "of another user", "no home"])
+def test_without_a_cache_folder_a_temporary_one_is_used(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
+) -> None:
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    processor._private.cache_clear()
+    if obstacle == "a file in its place":
+        cache.write_text("")
+    elif obstacle == "of another user":
+        cache.mkdir()
+        monkeypatch.setattr(processor, "others_may_write", lambda path: path == cache)
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(processor.Path, "home", none)
+    with pytest.warns(UserWarning, match="compiled in every process.*; set XDG_CACHE_HOME to a fo"):
+        assert answer() == 42
+    folder = processor.cache_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.glob("*.so"))
+    assert answer() == 42  # found there, and reported once
+    processor._private.cache_clear()
+
+
+X86 = "processor : 0\nmodel : 1\nmodel name : X\nflags : fpu avx2\ncpu MHz : {}\n"
+ARM = (
+    "processor : 0\nBogoMIPS : {}\nFeatures : fp asimd {}\nCPU implementer : 0x41\nCPU part : {}\n"
+)
+
+
+def test_the_description_of_a_processor_has_all_that_code_depends_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def described(cpuinfo: str) -> str:
+        monkeypatch.setattr(processor.Path, "read_text", lambda _: cpuinfo)
+        return processor.description()
+
+    assert described(X86.format(2000)) == described(X86.format(3000))
+    assert described(X86) != described(X86.replace("avx2", "avx512f"))
+    assert described(X86) != described(X86.replace("model : 1", "model : 2"))
+    arm = ARM.format(1, "sve", "0xd40")
+    assert described(arm) == described(ARM.format(2, "sve", "0xd40"))
+    assert described(arm) != described(ARM.format(1, "", "0xd40"))
+    assert described(arm) != described(ARM.format(1, "sve", "0xd4f"))
+    small = arm + ARM.format(1, "sve", "0xd05")
+    assert described(small) not in (described(arm), described(ARM.format(1, "sve", "0xd05")))
 
 
 @pytest.mark.parametrize("op", ["cell", "neighbour", "window"])
@@ -95,3 +221,47 @@ def test_any_number_of_threads_agrees(op: str, order: str, threads: int) -> None
         torch.set_num_threads(before)
     for a, b in zip(one, several, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=2e-6)
+        assert op != "neighbour" or torch.equal(a, b)  # each row is summed by one thread
+
+
+THREADS = """
+import os, torch
+from gridtnp import ops
+from gridtnp.ops import native
+from gridtnp.ops.rows import Linear
+
+x = torch.randn(1, 512, 2, 8, requires_grad=True)
+index = torch.arange(512).view(1, 512, 1)
+grid, weight = (1, 8, 64, 2, 8), torch.randn(4, 16)
+run = {
+    "neighbour": lambda: ops.neighbour_attention(x, x, x, index, backend="native"),
+    "cell": lambda: ops.cell_attention(x, x, x, x[..., 0], x, index, backend="native")[0],
+    "window": lambda: ops.window_attention(
+        *[x.view(grid)] * 3, (4, 4), (0, 0), (False, False), backend="native"
+    ),
+    "rows": lambda: ops.rowwise(x.flatten(2), Linear(weight), backend="native"),
+}["OP"]
+
+def threads(count, call):
+    torch.get_num_threads = lambda: count
+    found = call()
+    print(len(os.listdir("/proc/self/task")), end=" ")
+    return found
+
+out = threads(1, run)
+out = threads(3, run)
+threads(6, lambda: torch.autograd.grad(out.sum(), x))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads cannot be counted here")
+@pytest.mark.parametrize("op", ["neighbour", "cell", "window", "rows"])
+def test_as_many_threads_run_as_pytorch_has(op: str) -> None:
+    """Forwards and backwards, whatever OpenMP would use."""
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", THREADS.replace("OP", op)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    one, three, six = map(int, done.stdout.split())
+    assert (three, six) == (one + 2, one + 5)

@@ -8,6 +8,7 @@ tested in `test_rows.py`.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import gridtnp as gt
 from gridtnp import ops
 from gridtnp.ops import BACKENDS, Backend
 
@@ -1106,3 +1108,48 @@ def test_without_a_name_the_first_that_can_runs_and_by_name_it_runs_or_says_why(
 def test_without_a_name_the_result_is_that_of_the_reference(op: str) -> None:
     arguments = make(op, **list(EDGES[op].values())[-1])
     agree(evaluate(getattr(ops, op), arguments), evaluate(backend_run(op, "reference"), arguments))
+
+
+def test_back_ends_can_be_chosen_for_a_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[tuple[str, str]] = []
+
+    def noted(op: str, backend: Backend) -> Backend:
+        def run(*arguments: Any) -> Any:
+            used.append((op, backend.name))
+            return backend.run(*arguments)
+
+        return Backend(backend.name, run, backend.why_not)
+
+    for op, table in BACKENDS.items():
+        monkeypatch.setitem(BACKENDS, op, tuple(noted(op, b) for b in table))
+    torch.manual_seed(0)
+    network = gt.build_model(gt.preset("gp/swin-tnp-pt-32x32"))
+    context = gt.PointSet(torch.rand(1, 9, 2), torch.randn(1, 9, 1))
+    task = gt.Task({"observations": context}, gt.PointSet(torch.rand(1, 4, 2)))
+
+    def run(*names: str) -> tuple[dict[str, set[str]], Tensor]:
+        used.clear()
+        with torch.no_grad(), ops.backends(*names):
+            mean = network(task).mean
+        return {op: {b for o, b in used if o == op} for op, _ in used}, mean
+
+    by_default, mean = run()
+    expected = {"cell_attention": "segment", "neighbour_attention": "gather"}
+    expected |= {"window_attention": "batched", "rowwise": "plain"}
+    for names in (("vectorised",), ("padded", "vectorised"), ("vectorised", "native")):
+        found, other = run(*names)
+        wanted = expected | ({"cell_attention": "padded"} if "padded" in names else {})
+        assert found == {op: {name} for op, name in wanted.items()}
+        torch.testing.assert_close(other, mean, rtol=1e-4, atol=1e-4)
+    assert run("padded")[0] == by_default | {"cell_attention": {"padded"}}  # and the rest as ever
+    assert run()[0] == by_default
+    with ops.backends("vectorised"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run).result()[0] == by_default  # another thread
+        with ops.backends("reference"):
+            z = torch.zeros(1, 2, 1, 1)
+            used.clear()
+            ops.full_attention(z, z, z)
+            ops.full_attention(z, z, z, backend="sdpa")  # what a call asks for goes first
+            assert used == [("full_attention", "reference"), ("full_attention", "sdpa")]
+    with pytest.raises(ValueError, match=r"No op has a back-end 'abacus'; choose from \["):
+        ops.backends("abacus").__enter__()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.nn.modules.module import _has_any_global_hook
 
 from gridtnp import ops
-from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu, Step
+from gridtnp.ops.checks import opaque
+from gridtnp.ops.rows import Add, AddKept, Call, Keep, Linear, Norm, Relu, Step
 
+M = TypeVar("M", bound=nn.Module)
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """An attention op with its geometry bound: takes queries, keys, values `(batch, …, heads, dh)`."""
 
@@ -21,7 +23,7 @@ class MLP(nn.Sequential):
     """Linear maps, ReLUs and norms, computed by `ops.rowwise`."""
 
     def forward(self, x: Float[Tensor, "*n _"]) -> Float[Tensor, "*n _"]:  # pyright: ignore
-        return ops.rowwise(x, *steps(self))
+        return ops.rowwise(x, *steps(*self))
 
 
 def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> MLP:
@@ -58,17 +60,17 @@ class AttentionBlock(nn.Module):
     ) -> Float[Tensor, "batch *n dz"]:
         """Update `x` by cross-attention to `keys_values`, or by self-attention if it is None."""
         if keys_values is None:
-            return self.update(x, attend(*self._projected(x, self.project.weight)))
+            return self.update(x, attend(*self._projected(x, slice(None))))
         return self.update(x, attend(self.queries(x), *keys_values))
 
     def queries(self, x: Float[Tensor, "batch *n dz"]) -> Float[Tensor, "batch *n heads dh"]:
         """One query per token."""
-        (query,) = self._projected(x, self.project.weight[: x.shape[-1]])
+        (query,) = self._projected(x, slice(x.shape[-1]))
         return query
 
     def keys_values(self, context: Float[Tensor, "batch *n dz"]) -> tuple[Tensor, Tensor]:
         """One key and one value per token: `(batch, …, heads, dh)` each."""
-        key, value = self._projected(context, self.project.weight[context.shape[-1] :])
+        key, value = self._projected(context, slice(context.shape[-1], None))
         return key, value
 
     def update(
@@ -78,26 +80,50 @@ class AttentionBlock(nn.Module):
         row_steps = (*steps(self.out), Add(x), Keep(), *steps(self.feed_forward), AddKept())
         return ops.rowwise(attended.flatten(-2), *row_steps)
 
-    def _projected(self, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    def _projected(self, x: Tensor, part: slice) -> tuple[Tensor, ...]:
         """Project the normalised tokens to queries, keys or values, split into heads."""
-        z = ops.rowwise(x, *steps(self.norm), Linear(weight))
+        if is_plain(self.project, nn.Linear):
+            weight, bias = self.project.weight, self.project.bias
+            projection = Linear(weight[part], None if bias is None else bias[part])
+            z = ops.rowwise(x, *steps(self.norm), projection)
+        else:
+            z = ops.rowwise(x, *steps(self.norm, self.project))[..., part]
         return split_projection(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
 
 
 def steps(*modules: nn.Module) -> Iterator[Step]:
     """The steps of `ops.rowwise` that compute these modules."""
     for module in modules:
-        match module:
-            case nn.Sequential():
-                yield from steps(*module)
-            case nn.Linear():
-                yield Linear(module.weight, module.bias)
-            case nn.LayerNorm():
-                yield Norm(module.weight, module.bias, module.eps)
-            case nn.ReLU():
-                yield Relu()
-            case _:
-                raise TypeError(f"{type(module).__name__} is not a row-wise module.")
+        if is_plain(module, nn.Sequential, MLP):
+            yield from steps(*module.children())
+        elif is_plain(module, nn.Linear):
+            yield Linear(module.weight, module.bias)
+        elif (
+            is_plain(module, nn.LayerNorm)
+            and len(module.normalized_shape) == 1
+            and module.weight is not None
+        ):
+            yield Norm(module.weight, module.bias, module.eps)
+        elif is_plain(module, nn.ReLU):
+            yield Relu()
+        else:
+            yield Call(module)
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:
+    """Whether a module computes what its type says: no subclass, hook or other `forward`.
+
+    Parametrisations make a subclass.
+    """
+    return (
+        type(module) in kinds
+        and not any(getattr(module, hooks) for hooks in HOOKS)
+        and "forward" not in module.__dict__
+        and not _has_any_global_hook()
+    )
 
 
 def module_name(source: str) -> str:
@@ -113,7 +139,7 @@ def split_projection(
     In the backward pass, gradients that are views of one tensor of the same layout (as the C
     back-end returns them) are joined without a copy.
     """
-    if torch.compiler.is_compiling() or not z.requires_grad:
+    if opaque(z) or not z.requires_grad:
         return z.unbind(-3)
     views = _SplitProjection.apply(z)
     assert isinstance(views, tuple)
@@ -126,8 +152,9 @@ class _SplitProjection(torch.autograd.Function):
         return z.unbind(-3)
 
     @staticmethod
-    @once_differentiable
     def backward(_: Any, *grads: Tensor) -> Tensor:  # pyright: ignore
+        if torch.is_grad_enabled() or opaque(*grads):
+            return torch.stack(grads, -3)
         first = grads[0]
         joint = torch.empty((*first.shape[:-2], len(grads), *first.shape[-2:]), device="meta")
         layouts = [

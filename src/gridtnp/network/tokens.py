@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gridtnp import ops
 from gridtnp.network.embeddings import InputEmbedding
-from gridtnp.network.layers import mlp, module_name, steps
+from gridtnp.network.layers import MLP, is_plain, mlp, module_name, steps
 from gridtnp.task import PointSet, TokenSet
 
 
@@ -74,11 +74,15 @@ class EmbeddedTokenEncoder(TokenEncoder):
         return self._tokens(encoder, points, torch.cat([values, flag], -1))
 
     def _tokens(self, encoder: nn.Module, points: PointSet, values: Tensor) -> TokenSet:
-        assert isinstance(encoder, nn.Sequential)
-        first, *others = encoder
-        assert isinstance(first, nn.Linear)
-        features = self.embedding.features(locations(points), values)
-        z = ops.rowwise(features, self.embedding.fused_with(first), *steps(*others))
+        assert isinstance(encoder, MLP)
+        first, *others = encoder.children()
+        embedding = self.embedding
+        own_ways = not is_plain(encoder, MLP) or not is_plain(embedding, InputEmbedding)
+        if is_plain(first, nn.Linear) and is_plain(embedding.mix, nn.Linear) and not own_ways:
+            features = embedding.features(locations(points), values)
+            z = ops.rowwise(features, embedding.fused_with(first), *steps(*others))
+        else:
+            z = encoder(torch.cat([embedding(locations(points)), values], -1))
         return TokenSet(points.x, z, points.mask)
 
 

@@ -1,21 +1,27 @@
 """Ops without parameters: attention with different geometries, and row-wise computations.
 
 The last back-end of each op is its readable definition; the others compute the same, faster. By
-default the first back-end in the table that can run is used; one requested by name runs or raises.
+default the first back-end in the table that can run is used; one requested by name runs or raises,
+and `with backends(…)` prefers some in a whole model.
 Keys and values are projected before they are gathered, once per token. Tensors are
 `(batch, tokens, heads, head size)`. Attention over an empty set is zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp.ops import (
+    checks,
     native,
     native_attention,
     native_rows,
@@ -75,10 +81,40 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
 }
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "vectorised": ("segment", "gather", "batched", "sdpa", "plain"),
+    "reference": ("reference", "plain"),
+}
+"""Names in `backends` for several: plain PyTorch, and the definitions."""
+
+_preferred: ContextVar[tuple[str, ...]] = ContextVar("preferred back-ends", default=())
+
+
+@contextmanager
+def backends(*names: str) -> Generator[None]:
+    """Prefer these back-ends in all ops, in this order, wherever they can run.
+
+    `"vectorised"` is plain PyTorch, `"reference"` the definition of each op, `"native"` C. It holds
+    for the current thread; backward passes run where their forward passes did, and in compiled
+    graphs nothing changes.
+    """
+    known = {b.name for table in BACKENDS.values() for b in table} | GROUPS.keys()
+    for name in names:
+        if name not in known:
+            raise ValueError(f"No op has a back-end {name!r}; choose from {sorted(known)}.")
+    token = _preferred.set(tuple(each for name in names for each in GROUPS.get(name, (name,))))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
 def _run(op: str, backend: str | None, *arguments: object) -> Any:
     table = BACKENDS[op]
     if backend is None:
-        for candidate in table:
+        preferred = () if torch.compiler.is_compiling() else _preferred.get()
+        named = [b for name in preferred for b in table if b.name == name]
+        for candidate in (*named, *table):
             if candidate.why_not(*arguments) is None:
                 return candidate.run(*arguments)
     for candidate in table:
@@ -90,6 +126,7 @@ def _run(op: str, backend: str | None, *arguments: object) -> Any:
     raise ValueError(f"{op} has no back-end {backend!r}; choose one of {[b.name for b in table]}.")
 
 
+@checks.checked
 def cell_attention(
     query: Float[Tensor, "#batch m heads dh"],
     key: Float[Tensor, "batch n heads dh"],
@@ -108,9 +145,11 @@ def cell_attention(
     Returns the attention output and the log-sum-exp of the logits. Passing both as `own_value` and
     `own_logit` of another call attends to the points of both calls, exactly.
     """
+    cell = checks.within("cell_attention", "cell", cell, query.shape[1], valid)
     return _run("cell_attention", backend, query, key, value, own_logit, own_value, cell, valid)
 
 
+@checks.checked
 def cell_sum(
     z: Float[Tensor, "batch n dz"],
     cell: Int[Tensor, "batch n k"],
@@ -120,9 +159,11 @@ def cell_sum(
     backend: str | None = None,
 ) -> Float[Tensor, "batch {cells} dz"]:
     """The weighted sum of the points of each cell (eq. 8)."""
+    cell = checks.within("cell_sum", "cell", cell, cells, None)
     return _run("cell_sum", backend, z, cell, weight, cells)
 
 
+@checks.checked
 def neighbour_attention(
     query: Float[Tensor, "batch n heads dh"],
     key: Float[Tensor, "batch m heads dh"],
@@ -134,9 +175,11 @@ def neighbour_attention(
     backend: str | None = None,
 ) -> Float[Tensor, "batch n heads dh"]:
     """Each query attends to the keys at its `index` (eq. 6); `bias` is added to the logits."""
+    index = checks.within("neighbour_attention", "index", index, key.shape[1], valid)
     return _run("neighbour_attention", backend, query, key, value, index, valid, bias)
 
 
+@checks.checked
 def window_attention(
     query: Float[Tensor, "batch *grid heads dh"],
     key: Float[Tensor, "batch *grid heads dh"],
@@ -153,16 +196,28 @@ def window_attention(
     Windows wrap around periodic axes; on other axes, the parts of a window at opposite edges do not
     attend to each other.
     """
-    for size, w, s in zip(query.shape[1:-2], window, shift, strict=True):
+    grid, points = query.shape[1:-2], math.prod(window)
+    for name, given in {"window": window, "shift": shift, "periodic": periodic}.items():
+        if len(given) != len(grid):
+            raise ValueError(
+                f"window_attention: {name!r} must have {len(grid)} entries, got {len(given)}."
+            )
+    if bias is not None and bias.shape[1:] != (points, points):
+        raise ValueError(
+            f"window_attention: 'bias' must be for windows of {points} points, got one for "
+            f"{tuple(bias.shape[1:])}."
+        )
+    for size, w, s in zip(grid, window, shift, strict=True):
         if w < 1 or size % w or not 0 <= s < w:
             raise ValueError(
                 f"Windows {tuple(window)} with shifts {tuple(shift)} do not fit the grid "
-                f"{tuple(query.shape[1:-2])}; windows must divide it and shifts be smaller than "
+                f"{tuple(grid)}; windows must divide it and shifts be smaller than "
                 "windows."
             )
     return _run("window_attention", backend, query, key, value, window, shift, periodic, bias)
 
 
+@checks.checked
 def full_attention(
     query: Float[Tensor, "batch n heads dh"],
     key: Float[Tensor, "batch m heads dh"],
@@ -175,11 +230,12 @@ def full_attention(
     return _run("full_attention", backend, query, key, value, mask)
 
 
+@checks.checked
 def rowwise(
     x: Float[Tensor, "*n _"], *steps: rows.Step, backend: str | None = None
 ) -> Float[Tensor, "*n _"]:
     """Apply the steps to every row, in order."""
     if not steps:
         return x
-    rows.check(x.shape[-1], steps)
+    rows.check(x, steps)
     return _run("rowwise", backend, x, steps)

@@ -1,8 +1,9 @@
 /* Cell and neighbour attention in float32, as defined in reference.py; windows.c has window attention.
  *
  * A row is one token with all its heads, `heads * size` floats. Consecutive rows are `stride` floats apart, so
- * that keys and values can be views of one projection. Where threads accumulate into the same row, the first
- * writes to it and the others to private sums, which are added at the end. Backward passes recompute the weights.
+ * that keys and values can be views of one projection. Backward passes recompute the weights, keep one or two
+ * numbers per entry and head, and then sum the entries of each row, sorted by row: no two threads write to the same
+ * row, and gradients do not depend on the number of threads.
  */
 
 #include "vectors.h"
@@ -80,53 +81,22 @@ INLINE void scale_by(float *y, const float a, const int size) {
     for (; d < size; d++) y[d] *= a;
 }
 
-/* ---- threads that accumulate into shared rows ------------------------------------------------------- */
+/* ---- entries sorted by row ---------------------------------------------------------------------------- */
 
-#define SHARES 4 /* at most: each may need a full copy of the rows */
-
-/* One share of a list of entries, where entry e adds to row at[e] of `sum`; rows have `row` floats. Rows from
- * `low` up to `own` may be written by an earlier share, so they are accumulated in `apart`; the rest directly.
- * If entries are sorted by row, there are few of the former. */
-typedef struct {
-    float *sum, *apart;
-    int64_t first, last, low, own, row;
-} Share;
-
-INLINE float *row_of(const Share *share, int64_t r) {
-    return r < share->own ? share->apart + (r - share->low) * share->row : share->sum + r * share->row;
-}
-
-/* Split `n` groups of `k` entries into shares; returns their number. */
-static int64_t make_shares(
-    Share *shares, int64_t n, int64_t k, const int64_t *at, const uint8_t *valid, float *sum, int64_t row
+/* Counting sort of `entries`, of which entry e belongs to row at[e]: those of row r are order[start[r]] to
+ * order[start[r + 1] - 1], in their order, divided by `per`. Freeing the returned `start` frees `order` as well. */
+static int64_t *by_row(
+    int64_t **order, int64_t entries, int64_t per, int64_t rows, const int64_t *at, const uint8_t *valid
 ) {
-    const int64_t threads = omp_get_max_threads(), count = threads < SHARES ? threads : SHARES;
-    int64_t taken = 0; /* rows below may be written by an earlier share */
-    for (int64_t s = 0; s < count; s++) {
-        int64_t low = INT64_MAX, high = 0;
-        const int64_t first = n * s / count, last = n * (s + 1) / count;
-        for (int64_t e = first * k; e < last * k; e++) {
-            if (valid && !valid[e]) continue;
-            if (at[e] < low) low = at[e];
-            if (at[e] >= high) high = at[e] + 1;
-        }
-        const int64_t own = low < taken ? (high < taken ? high : taken) : 0;
-        float *apart = own ? calloc((own - low) * row, sizeof(float)) : NULL;
-        shares[s] = (Share){sum, apart, first, last, low, own, row};
-        taken = high > taken ? high : taken;
-    }
-    return count;
-}
-
-/* Add the private sums of all shares. */
-static void add_private_sums(Share *shares, int64_t count) {
-    for (int64_t s = 0; s < count; s++) {
-        const Share share = shares[s];
-        #pragma omp parallel for schedule(static)
-        for (int64_t r = share.low; r < share.own; r++)
-            add_scaled(share.sum + r * share.row, share.apart + (r - share.low) * share.row, 1.0f, share.row);
-        free(share.apart);
-    }
+    int64_t *start = calloc(rows + 2 + entries, sizeof(int64_t));
+    if (!start) return NULL;
+    *order = start + rows + 2;
+    for (int64_t e = 0; e < entries; e++)
+        if (!valid || valid[e]) start[at[e] + 2]++;
+    for (int64_t r = 0; r < rows; r++) start[r + 2] += start[r + 1];
+    for (int64_t e = 0; e < entries; e++)
+        if (!valid || valid[e]) (*order)[start[at[e] + 1]++] = e / per;
+    return start;
 }
 
 /* ---- neighbour attention ------------------------------------------------------------------------- */
@@ -140,6 +110,7 @@ INLINE void neighbour_weights(
     const int64_t room = per_head(heads);
     for (int64_t j = 0; j < k; j++) {
         float *w = weight + j * room;
+        if (valid && !valid[j]) continue;
         dots(w, q, key + at[j] * key_stride, heads, scale, size);
         if (bias)
             for (int64_t h = 0; h < heads; h++) w[h] += bias[j * heads + h];
@@ -158,20 +129,23 @@ INLINE void neighbour_weights(
     }
 }
 
-INLINE void neighbour_forward_sized(
-    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
+INLINE int neighbour_forward_sized(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale, const int size
 ) {
-    const int64_t room = per_head(heads); /* weights are [neighbour][head] */
-    #pragma omp parallel
+    const int64_t room = per_head(heads), each = (k + 1) * room; /* weights are [neighbour][head] */
+    float *memory = scratch(threads, each);
+    if (!memory) return OUT_OF_MEMORY;
+    #pragma omp parallel num_threads(threads)
     {
-        float *weight = calloc((k + 1) * room, sizeof(float)), *inverse = weight + k * room;
+        float *weight = own_part(memory, each), *inverse = weight + k * room;
         #pragma omp for schedule(dynamic, 64)
         for (int64_t i = 0; i < n; i++) {
             const int64_t *at = index + i * k;
+            const uint8_t *used = valid ? valid + i * k : NULL;
             neighbour_weights(
-                weight, inverse, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
+                weight, inverse, query + i * query_stride, key, key_stride, at, used,
                 bias ? bias + i * k * heads : NULL, heads, k, scale, size);
             for (int64_t h = 0; h < heads; h++) {
                 float *o = out + (i * heads + h) * size;
@@ -179,6 +153,7 @@ INLINE void neighbour_forward_sized(
                 for (; d + 2 * W8 <= size; d += 2 * W8) {
                     vec a = all(0.0f), b = a;
                     for (int64_t j = 0; j < k; j++) {
+                        if (used && !used[j]) continue;
                         const float *v = value + at[j] * value_stride + h * size + d;
                         a += load(v) * weight[j * room + h];
                         b += load(v + W8) * weight[j * room + h];
@@ -189,81 +164,101 @@ INLINE void neighbour_forward_sized(
                 for (; d < size; d++) {
                     float a = 0.0f;
                     for (int64_t j = 0; j < k; j++)
-                        a += value[at[j] * value_stride + h * size + d] * weight[j * room + h];
+                        if (!used || used[j]) a += value[at[j] * value_stride + h * size + d] * weight[j * room + h];
                     o[d] = a * inverse[h];
                 }
             }
         }
-        free(weight);
     }
+    free(memory);
+    return 0;
 }
 
-void neighbour_forward(
-    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
-    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+int neighbour_forward(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride,
+    const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale
 ) {
-    #define CALL(S) neighbour_forward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
-                                            value_stride, index, valid, bias, out, scale, S)
+    #define CALL(S) return neighbour_forward_sized(threads, n, k, heads, query, query_stride, key, key_stride, \
+                                                   value, value_stride, index, valid, bias, out, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }
 
-INLINE void neighbour_backward_sized(
-    int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
-    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
+/* Gradients of keys and values lie side by side in `row_grad`, of which there are `rows`. */
+INLINE int neighbour_backward_sized(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t rows, const float *query, int64_t query_stride,
+    const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
     float *row_grad, float *bias_grad, float scale, const int size
 ) {
-    const int64_t row = heads * size, room = per_head(heads);
-    Share shares[SHARES];
-    const int64_t count = make_shares(shares, n, k, index, valid, row_grad, 2 * row);
-    #pragma omp parallel for schedule(static)
-    for (int64_t s = 0; s < count; s++) {
-        float *weight = calloc((k + 3) * room, sizeof(float)), *inverse = weight + k * room;
-        float *mean = inverse + room, *slope = mean + room;
-        for (int64_t i = shares[s].first; i < shares[s].last; i++) {
-            const int64_t *at = index + i * k;
-            const float *q = query + i * query_stride, *g = grad + i * row;
-            float *dq = query_grad + i * row;
-            neighbour_weights(
-                weight, inverse, q, key, key_stride, at, valid ? valid + i * k : NULL,
-                bias ? bias + i * k * heads : NULL, heads, k, scale, size);
-            dots(mean, g, out + i * row, heads, 1.0f, size);
-            memset(dq, 0, sizeof(float) * row);
-            for (int64_t j = 0; j < k; j++) {
-                if (valid && !valid[i * k + j]) {
-                    if (bias_grad) memset(bias_grad + (i * k + j) * heads, 0, sizeof(float) * heads);
-                    continue;
+    const int64_t row = heads * size, room = per_head(heads), each = (k + 3) * room;
+    int64_t *order, *start = by_row(&order, n * k, 1, rows, index, valid);
+    float *memory = scratch(threads, each), *entries = malloc((2 * n * k * heads + 1) * sizeof(float));
+    const int failed = !start || !memory || !entries;
+    if (!failed) {
+        #pragma omp parallel num_threads(threads)
+        {
+            float *weight = own_part(memory, each), *inverse = weight + k * room;
+            float *mean = inverse + room, *slope = mean + room;
+            #pragma omp for schedule(dynamic, 64)
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t *at = index + i * k;
+                const float *g = grad + i * row;
+                float *dq = query_grad + i * row;
+                neighbour_weights(
+                    weight, inverse, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
+                    bias ? bias + i * k * heads : NULL, heads, k, scale, size);
+                dots(mean, g, out + i * row, heads, 1.0f, size);
+                memset(dq, 0, sizeof(float) * row);
+                for (int64_t j = 0; j < k; j++) {
+                    if (valid && !valid[i * k + j]) {
+                        if (bias_grad) memset(bias_grad + (i * k + j) * heads, 0, sizeof(float) * heads);
+                        continue;
+                    }
+                    const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
+                    float *w = weight + j * room, *entry = entries + (i * k + j) * 2 * heads;
+                    dots(slope, g, v, heads, 1.0f, size);
+                    for (int64_t h = 0; h < room; h += W8) {
+                        store(w + h, load(w + h) * load(inverse + h));
+                        store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
+                    }
+                    if (bias_grad) memcpy(bias_grad + (i * k + j) * heads, slope, sizeof(float) * heads);
+                    for (int64_t h = 0; h < heads; h++) {
+                        entry[h] = slope[h] * scale, entry[heads + h] = w[h];
+                        add_scaled(dq + h * size, x + h * size, entry[h], size);
+                    }
                 }
-                const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
-                float *dx = row_of(&shares[s], at[j]), *dv = dx + row, *w = weight + j * room;
-                dots(slope, g, v, heads, 1.0f, size);
-                for (int64_t h = 0; h < room; h += W8) {
-                    store(w + h, load(w + h) * load(inverse + h));
-                    store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
-                }
-                if (bias_grad) memcpy(bias_grad + (i * k + j) * heads, slope, sizeof(float) * heads);
-                for (int64_t h = 0; h < heads; h++) {
-                    add_scaled(dv + h * size, g + h * size, w[h], size);
-                    add_scaled(dx + h * size, q + h * size, slope[h] * scale, size);
-                    add_scaled(dq + h * size, x + h * size, slope[h] * scale, size);
+            }
+            #pragma omp for schedule(dynamic, 16)
+            for (int64_t r = 0; r < rows; r++) {
+                float *dx = row_grad + 2 * r * row, *dv = dx + row;
+                memset(dx, 0, sizeof(float) * 2 * row);
+                for (int64_t e = start[r]; e < start[r + 1]; e++) {
+                    const int64_t i = order[e] / k;
+                    const float *entry = entries + order[e] * 2 * heads;
+                    for (int64_t h = 0; h < heads; h++) {
+                        add_scaled(dx + h * size, query + i * query_stride + h * size, entry[h], size);
+                        add_scaled(dv + h * size, grad + i * row + h * size, entry[heads + h], size);
+                    }
                 }
             }
         }
-        free(weight);
     }
-    add_private_sums(shares, count);
+    free(entries);
+    free(memory);
+    free(start);
+    return failed ? OUT_OF_MEMORY : 0;
 }
 
-void neighbour_backward(
-    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, int64_t query_stride, const float *key,
-    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
-    const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
-    float *row_grad, float *bias_grad, float scale
+int neighbour_backward(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t rows, const float *query,
+    int64_t query_stride, const float *key, int64_t key_stride, const float *value, int64_t value_stride,
+    const int64_t *index, const uint8_t *valid, const float *bias, const float *out, const float *grad,
+    float *query_grad, float *row_grad, float *bias_grad, float scale
 ) {
-    #define CALL(S) neighbour_backward_sized(n, k, heads, query, query_stride, key, key_stride, value, \
-        value_stride, index, valid, bias, out, grad, query_grad, row_grad, bias_grad, scale, S)
+    #define CALL(S) return neighbour_backward_sized(threads, n, k, heads, rows, query, query_stride, key, \
+        key_stride, value, value_stride, index, valid, bias, out, grad, query_grad, row_grad, bias_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }
@@ -271,22 +266,6 @@ void neighbour_backward(
 /* ---- cell attention ------------------------------------------------------------------------------ */
 
 #define RUN 32 /* points of a cell per block */
-
-/* Counting sort: the points of cell c are order[start[c]] to order[start[c + 1] - 1]. Freeing the returned
- * `start` frees `order` as well. */
-static int64_t *by_cell(
-    int64_t **order, int64_t n, int64_t k, int64_t cells, const int64_t *cell, const uint8_t *valid
-) {
-    int64_t *start = calloc(cells + 2 + n * k, sizeof(int64_t));
-    *order = start + cells + 2;
-    for (int64_t e = 0; e < n * k; e++)
-        if (!valid || valid[e]) start[cell[e] + 2]++;
-    for (int64_t c = 0; c < cells; c++) start[c + 2] += start[c + 1];
-    for (int64_t p = 0; p < n; p++)
-        for (int64_t e = p * k; e < (p + 1) * k; e++)
-            if (!valid || valid[e]) (*order)[start[cell[e] + 1]++] = p;
-    return start;
-}
 
 /* Online softmax: add `count` points to a cell with attention output `out` and log-sum-exp `log_sum`. `work` has
  * (RUN + 3) * per_head(heads) floats. */
@@ -351,102 +330,120 @@ static void merge_attention(
 
 /* `out` and `log_sum` initially hold the cells' own values and logits. Threads share the points, sorted by cell;
  * a cell that spans two shares belongs to the first, and the second merges its partial result at the end. */
-INLINE void cell_forward_sized(
-    int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key, int64_t key_stride,
-    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid, float *out,
-    float *log_sum, float scale, const int size
+INLINE int cell_forward_sized(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
+    float *out, float *log_sum, float scale, const int size
 ) {
-    const int64_t row = heads * size, shares = omp_get_max_threads();
-    int64_t *order, *start = by_cell(&order, n, k, cells, cell, valid), *divided = calloc(shares, sizeof(int64_t));
-    float *apart = calloc(shares * (row + heads), sizeof(float));
-    #pragma omp parallel for schedule(static)
-    for (int64_t s = 0; s < shares; s++) {
-        const int64_t last = start[cells] * (s + 1) / shares;
-        int64_t i = start[cells] * s / shares, c = 0;
-        float *work = calloc((RUN + 3) * per_head(heads), sizeof(float));
-        while (i < last) {
-            while (start[c + 1] <= i) c++;
-            const int64_t end = start[c + 1] < last ? start[c + 1] : last;
-            float *o = out + c * row, *l = log_sum + c * heads;
-            if (i > start[c]) {
-                divided[s] = c + 1; /* zero means none */
-                o = apart + s * (row + heads), l = o + row;
-                for (int64_t h = 0; h < heads; h++) l[h] = -INFINITY;
+    const int64_t row = heads * size, each = (RUN + 3) * per_head(heads), shares = threads;
+    int64_t *order, *start = by_row(&order, n * k, k, cells, cell, valid), *divided = calloc(shares, sizeof(int64_t));
+    float *memory = scratch(threads, each), *apart = calloc(shares, (row + heads) * sizeof(float));
+    const int failed = !start || !divided || !memory || !apart;
+    if (!failed) {
+        #pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t s = 0; s < shares; s++) {
+            const int64_t last = start[cells] * (s + 1) / shares;
+            int64_t i = start[cells] * s / shares, c = 0;
+            while (i < last) {
+                while (start[c + 1] <= i) c++;
+                const int64_t end = start[c + 1] < last ? start[c + 1] : last;
+                float *o = out + c * row, *l = log_sum + c * heads;
+                if (i > start[c]) {
+                    divided[s] = c + 1; /* zero means none */
+                    o = apart + s * (row + heads), l = o + row;
+                    for (int64_t h = 0; h < heads; h++) l[h] = -INFINITY;
+                }
+                attend_points(
+                    o, l, query + c * row, key, key_stride, value, value_stride, order + i, end - i, heads, scale,
+                    own_part(memory, each), size);
+                i = end;
             }
-            attend_points(
-                o, l, query + c * row, key, key_stride, value, value_stride, order + i, end - i, heads, scale, work,
-                size);
-            i = end;
         }
-        free(work);
-    }
-    for (int64_t s = 0; s < shares; s++) {
-        const float *o = apart + s * (row + heads);
-        const int64_t c = divided[s] - 1;
-        if (c >= 0) merge_attention(out + c * row, log_sum + c * heads, o, o + row, heads, size);
+        for (int64_t s = 0; s < shares; s++) {
+            const float *o = apart + s * (row + heads);
+            const int64_t c = divided[s] - 1;
+            if (c >= 0) merge_attention(out + c * row, log_sum + c * heads, o, o + row, heads, size);
+        }
     }
     free(apart);
+    free(memory);
     free(divided);
     free(start);
+    return failed ? OUT_OF_MEMORY : 0;
 }
 
-void cell_forward(
-    int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query, const float *key,
-    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell,
+int cell_forward(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query,
+    const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell,
     const uint8_t *valid, float *out, float *log_sum, float scale
 ) {
-    #define CALL(S) cell_forward_sized(n, k, heads, cells, query, key, key_stride, value, value_stride, \
-                                       cell, valid, out, log_sum, scale, S)
+    #define CALL(S) return cell_forward_sized(threads, n, k, heads, cells, query, key, key_stride, value, \
+                                              value_stride, cell, valid, out, log_sum, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }
 
-INLINE void cell_backward_sized(
-    int64_t n, int64_t k, int64_t heads, const float *query, const float *key, int64_t key_stride,
-    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
+INLINE int cell_backward_sized(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key,
+    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
     const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
     float scale, const int size
 ) {
     const int64_t row = heads * size, room = per_head(heads);
-    Share shares[SHARES];
-    const int64_t count = make_shares(shares, n, k, cell, valid, query_grad, row);
-    #pragma omp parallel for schedule(static)
-    for (int64_t s = 0; s < count; s++) {
-        float *weight = calloc(2 * room, sizeof(float)), *slope = weight + room;
-        for (int64_t p = shares[s].first; p < shares[s].last; p++) {
-            const float *x = key + p * key_stride, *v = value + p * value_stride;
-            float *dx = point_grad + 2 * p * row, *dv = dx + row;
-            memset(dx, 0, sizeof(float) * 2 * row);
-            for (int64_t e = p * k; e < (p + 1) * k; e++) {
-                if (valid && !valid[e]) continue;
-                const int64_t c = cell[e];
-                const float *q = query + c * row, *g = grad + c * row;
-                float *dq = row_of(&shares[s], c);
-                dots(weight, q, x, heads, scale, size);
-                for (int64_t h = 0; h < heads; h++) weight[h] -= log_sum[c * heads + h];
-                exp_all(weight, 0.0f, heads);
-                dots(slope, g, v, heads, 1.0f, size);
-                for (int64_t h = 0; h < heads; h++) {
-                    const float w = weight[h], d = w * (slope[h] - mean[c * heads + h]) * scale;
-                    add_scaled(dv + h * size, g + h * size, w, size);
-                    add_scaled(dx + h * size, q + h * size, d, size);
-                    add_scaled(dq + h * size, x + h * size, d, size);
+    int64_t *order, *start = by_row(&order, n * k, 1, cells, cell, valid);
+    float *memory = scratch(threads, 2 * room), *entries = malloc((n * k * heads + 1) * sizeof(float));
+    const int failed = !start || !memory || !entries;
+    if (!failed) {
+        #pragma omp parallel num_threads(threads)
+        {
+            float *weight = own_part(memory, 2 * room), *slope = weight + room;
+            #pragma omp for schedule(static)
+            for (int64_t p = 0; p < n; p++) {
+                const float *x = key + p * key_stride, *v = value + p * value_stride;
+                float *dx = point_grad + 2 * p * row, *dv = dx + row;
+                memset(dx, 0, sizeof(float) * 2 * row);
+                for (int64_t e = p * k; e < (p + 1) * k; e++) {
+                    if (valid && !valid[e]) continue;
+                    const int64_t c = cell[e];
+                    const float *q = query + c * row, *g = grad + c * row;
+                    dots(weight, q, x, heads, scale, size);
+                    for (int64_t h = 0; h < heads; h++) weight[h] -= log_sum[c * heads + h];
+                    exp_all(weight, 0.0f, heads);
+                    dots(slope, g, v, heads, 1.0f, size);
+                    for (int64_t h = 0; h < heads; h++) {
+                        const float w = weight[h], d = w * (slope[h] - mean[c * heads + h]) * scale;
+                        entries[e * heads + h] = d;
+                        add_scaled(dv + h * size, g + h * size, w, size);
+                        add_scaled(dx + h * size, q + h * size, d, size);
+                    }
                 }
             }
+            #pragma omp for schedule(dynamic, 16)
+            for (int64_t c = 0; c < cells; c++) {
+                float *dq = query_grad + c * row;
+                memset(dq, 0, sizeof(float) * row);
+                for (int64_t e = start[c]; e < start[c + 1]; e++)
+                    for (int64_t h = 0; h < heads; h++)
+                        add_scaled(
+                            dq + h * size, key + order[e] / k * key_stride + h * size, entries[order[e] * heads + h],
+                            size);
+            }
         }
-        free(weight);
     }
-    add_private_sums(shares, count);
+    free(entries);
+    free(memory);
+    free(start);
+    return failed ? OUT_OF_MEMORY : 0;
 }
 
-void cell_backward(
-    int64_t n, int64_t k, int64_t heads, int64_t size, const float *query, const float *key, int64_t key_stride,
-    const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
-    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
-    float scale
+int cell_backward(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query,
+    const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell,
+    const uint8_t *valid, const float *log_sum, const float *grad, const float *mean, float *query_grad,
+    float *point_grad, float scale
 ) {
-    #define CALL(S) cell_backward_sized(n, k, heads, query, key, key_stride, value, value_stride, cell, \
-                                        valid, log_sum, grad, mean, query_grad, point_grad, scale, S)
+    #define CALL(S) return cell_backward_sized(threads, n, k, heads, cells, query, key, key_stride, value, \
+        value_stride, cell, valid, log_sum, grad, mean, query_grad, point_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }

@@ -1,7 +1,8 @@
 """Compiles and loads the C back-end for CPUs, on first use.
 
-The library is cached in the user's cache folder, under a hash of source, flags and machine. It
-needs a C compiler and supports float32 only; `why_not` gives the reason where it cannot run.
+The library is cached in the user's cache folder, under a hash of source, flags and machine, and
+its own. It needs a C compiler and supports float32 only; `why_not` gives the reason where it
+cannot run.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import os
 import shutil
 import subprocess
 import tempfile
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gridtnp import processor
+from gridtnp.ops.checks import PLAIN, opaque
 
 FLOAT = torch.float32
 FILES = ("attention.c", "windows.c", "rows.c", "vectors.h")
@@ -33,42 +39,78 @@ def library() -> ctypes.CDLL | str:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return "there is no C compiler"
-    source = b"".join(path.read_bytes() for path in SOURCES)
-    files = [str(path) for path in SOURCES if path.suffix == ".c"]
+    reason = ""
     for flags in ([*FLAGS, "-fopenmp"], FLAGS):  # without threads if OpenMP is missing
-        about = " ".join(flags) + processor.description()
-        key = hashlib.sha256(source + about.encode()).hexdigest()
-        path = processor.cache_folder() / f"native-{key[:16]}.so"
         try:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                    built = Path(folder) / path.name
-                    command = [compiler, *flags, *files, "-o", str(built), "-lm"]
-                    subprocess.run(command, check=True, capture_output=True)
-                    os.replace(built, path)  # atomic: another process may be building, too
-            return ctypes.CDLL(str(path))
-        except (OSError, subprocess.CalledProcessError):
-            continue
-    return f"{compiler} cannot compile the files in C"
+            return ctypes.CDLL(str(_built(compiler, flags)))
+        except subprocess.CalledProcessError as error:
+            reason = (error.stderr.strip().splitlines() or [f"exit status {error.returncode}"])[-1]
+        except OSError as error:
+            reason = str(error)
+    reason = f"{compiler} cannot compile the files in C ({reason})"
+    warnings.warn(f"PyTorch computes what C would do faster: {reason}.", stacklevel=2)
+    return reason
+
+
+def _built(compiler: str, flags: Sequence[str]) -> Path:
+    """The library with these flags, compiled unless it is there.
+
+    Its name tells what it was made from, and then its own hash: a damaged one would kill the
+    process. One that other users could have written is not loaded either.
+    """
+    source = b"".join(path.read_bytes() for path in SOURCES)
+    about = "\n".join([compiler, *flags, processor.description()])
+    name = f"native-{hashlib.sha256(source + about.encode()).hexdigest()[:16]}"
+    cache = processor.cache_folder()
+    for path in cache.glob(f"{name}-*.so"):
+        if not processor.others_may_write(path) and path.stem == f"{name}-{_hash(path)}":
+            return path
+        path.unlink()
+    uncached = processor.why_not_cached()
+    if uncached is not None:
+        warnings.warn(
+            f"The C back-end is compiled in every process, as nothing can be cached: {uncached}; "
+            "set XDG_CACHE_HOME to a folder of your own.",
+            stacklevel=3,
+        )
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        built = Path(folder) / "native.so"
+        files = [str(path) for path in SOURCES if path.suffix == ".c"]
+        command = [compiler, *flags, *files, "-o", str(built), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        built.chmod(0o700)
+        path = cache / f"{name}-{_hash(built)}.so"
+        os.replace(built, path)  # atomic: another process may be building, too
+    return path
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
 def why_not(*arguments: object) -> str | None:
     """The reason why the C back-end cannot run with these arguments."""
     if torch.compiler.is_compiling():
         return "a graph is being traced"
+    if opaque() or forward_ad._current_level >= 0:
+        return "it has no forward derivatives and no batches of its own"
     for t in arguments:
-        if isinstance(t, Tensor) and not (t.is_cpu and t.dtype in (FLOAT, torch.int64, torch.bool)):
+        if not isinstance(t, Tensor):
+            continue
+        if not (t.is_cpu and t.dtype in (FLOAT, torch.int64, torch.bool)):
             return "it computes on the CPU in single precision"
+        if type(t) not in PLAIN or t.layout != torch.strided or t.is_neg():
+            return "a tensor does not lie in memory number by number"
+        if t.numel() and not t.data_ptr():
+            return "a tensor has no memory"
     found = library()
     return found if isinstance(found, str) else None
 
 
 def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None) -> None:
-    """Call a function of the library."""
+    """Call a function of the library with as many threads as PyTorch uses."""
     function = getattr(library(), name)
-    function.restype = None
-    converted = []
+    converted: list[Any] = [ctypes.c_int64(torch.get_num_threads())]
     for a in arguments:
         if a is None or isinstance(a, Tensor):
             converted.append(ctypes.c_void_p(address(a)))
@@ -78,8 +120,53 @@ def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None)
             converted.append(ctypes.c_int64(a))
         else:
             converted.append(a)
-    function(*converted)
+    if function(*converted):
+        raise MemoryError(f"Not enough memory for {name}.")
 
 
 def address(t: Tensor | None) -> int | None:
     return None if t is None else t.data_ptr()
+
+
+def contiguous(t: Tensor) -> Tensor:
+    """The same numbers in memory, in order; PyTorch negates lazily."""
+    return t.resolve_neg().contiguous()
+
+
+# ---- derivatives ---------------------------------------------------------------------------------
+
+
+def save(
+    ctx: Any, plain: Callable[..., Any], arguments: Sequence[Tensor | None], *results: Tensor
+) -> None:
+    """Save the tensors of a forward pass, and the function that computes the same in PyTorch."""
+    ctx.save_for_backward(*arguments, *results)
+    ctx.plain, ctx.count = plain, len(arguments)
+
+
+def saved(ctx: Any) -> tuple[Any, Any]:
+    """The saved arguments and results."""
+    return ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+
+
+def differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a backward pass in C be differentiated and transformed: PyTorch computes it then."""
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if not torch.is_grad_enabled() and not opaque(*grads):
+            return backward(ctx, *grads)
+        arguments, _ = saved(ctx)
+        needed = [i for i, need in enumerate(ctx.needs_input_grad) if need]
+
+        def plain(*some: Tensor) -> Any:
+            given = dict(zip(needed, some, strict=True))
+            return ctx.plain(*(given.get(i, t) for i, t in enumerate(arguments)))
+
+        with sdpa_kernel(SDPBackend.MATH):  # others are differentiable once
+            pull_back: Any = torch.func.vjp(plain, *(arguments[i] for i in needed))[1]
+            pulled = pull_back(grads[0] if len(grads) == 1 else grads)
+        found = dict(zip(needed, pulled, strict=True))
+        return tuple(found.get(i) for i in range(len(ctx.needs_input_grad)))
+
+    return run

@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gridtnp.ops import native
-from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu, Step
+from gridtnp.ops.rows import (
+    Add,
+    AddKept,
+    Call,
+    Keep,
+    Linear,
+    Norm,
+    Relu,
+    Step,
+    plain,
+    tensors,
+)
 
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
+Kinds = list[tuple[int, float]]
+"""The number of each step's kind in rows.c, and its epsilon."""
 
 
 def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
     """The reason why the C back-end cannot run with these arguments."""
     if torch.is_autocast_enabled("cpu"):
         return "it computes on the CPU in single precision"
-    return native.why_not(x, *_tensors(steps))
+    if any(isinstance(step, Call) for step in steps):
+        return "a module is computed in its own way"
+    return native.why_not(x, *(t for step in steps for t in tensors(step)))
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
     kinds = [(KINDS.index(type(s)), s.eps if isinstance(s, Norm) else 0.0) for s in steps]
-    y = _Rowwise.apply(kinds, x, *_tensors(steps, x))
+    expanded = [_expanded(step, x) if isinstance(step, Add) else step for step in steps]
+    y = _Rowwise.apply(x, *(t for step in expanded for t in tensors(step)), kinds)
     assert isinstance(y, Tensor)
     return y
 
 
-def _tensors(steps: Sequence[Step], x: Tensor | None = None) -> list[Tensor | None]:
-    """Two tensors or Nones per step; rows to add are expanded to the shape of `x`."""
-    found: list[Tensor | None] = []
-    for step in steps:
-        match step:
-            case Linear(weight, bias) | Norm(weight, bias, _):
-                found += [weight, bias]
-            case Add(rows):
-                found += [rows if x is None else rows.expand(*x.shape[:-1], -1), None]
-            case _:
-                found += [None, None]
-    return found
+def _expanded(step: Add, x: Tensor) -> Add:
+    return Add(step.rows.expand(*x.shape[:-1], -1))
+
+
+def _plain(kinds: Kinds, x: Tensor, *tensors: Tensor | None) -> Tensor:
+    pairs = zip(tensors[::2], tensors[1::2], strict=True)
+    steps: list[Any] = []
+    for (number, eps), (weight, bias) in zip(kinds, pairs, strict=True):
+        kind = KINDS[number]
+        own = {Linear: (weight, bias), Norm: (weight, bias, eps), Add: (weight,)}.get(kind, ())
+        steps.append(kind(*own))
+    return plain(x, steps)
 
 
 class _Step(ctypes.Structure):
@@ -56,36 +72,45 @@ class _Step(ctypes.Structure):
 
 class _Rowwise(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyright: ignore
-        ctx: Any, kinds: list[tuple[int, float]], x: Tensor, *tensors: Tensor | None
-    ) -> Tensor:
-        rows = x.flatten(0, -2)
-        tensors = tuple(None if t is None else t.contiguous() for t in tensors)
-        steps, width = _steps(kinds, x.shape[-1], tensors)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
+        x, *tensors, kinds = arguments
+        rows = _rows(x)
+        dense = _dense(tensors)
+        steps, width = _steps(kinds, x.shape[-1], dense)
         y = x.new_empty(*x.shape[:-1], width)
         native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), y)
-        ctx.save_for_backward(x, *tensors)
+        native.save(ctx, functools.partial(_plain, kinds), (x, *tensors))
         ctx.kinds = kinds
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        x, *tensors = ctx.saved_tensors
-        rows = x.flatten(0, -2)
-        needed = ctx.needs_input_grad[1:]
+    @native.differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, *tensors), _ = native.saved(ctx)
+        rows = _rows(x)
+        needed = ctx.needs_input_grad[:-1]
         x_grad, *grads = (
             t.new_empty(t.shape) if need and t is not None else None
             for t, need in zip((x, *tensors), needed, strict=True)
         )
-        steps, _ = _steps(ctx.kinds, x.shape[-1], tensors, grads)
-        given = (grad.contiguous(), x_grad)
+        dense = _dense(tensors)
+        steps, _ = _steps(ctx.kinds, x.shape[-1], dense, grads)
+        given = (native.contiguous(grad), x_grad)
         native.call("rows_backward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
-        return None, x_grad, *grads
+        return x_grad, *grads, None
+
+
+def _dense(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """To be kept until C has read them."""
+    return [None if t is None else native.contiguous(t) for t in tensors]
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
 def _steps(
-    kinds: list[tuple[int, float]],
+    kinds: Kinds,
     width: int,
     tensors: Sequence[Tensor | None],
     grads: Sequence[Tensor | None] | None = None,

@@ -89,8 +89,10 @@ static void norm(float *y, const float *x, const Step *step, int64_t rows) {
     const int64_t width = step->in, row = filled(width);
     for (int64_t i = 0; i < rows; i++, x += row, y += row) {
         const float mean = mean_of(x, width), scale = inverse_std(x, mean, width, step->eps);
-        for (int64_t d = 0; d < width; d++)
-            y[d] = (x[d] - mean) * scale * step->weight[d] + step->bias[d];
+        if (step->bias)
+            for (int64_t d = 0; d < width; d++) y[d] = (x[d] - mean) * scale * step->weight[d] + step->bias[d];
+        else
+            for (int64_t d = 0; d < width; d++) y[d] = (x[d] - mean) * scale * step->weight[d];
     }
 }
 
@@ -200,11 +202,12 @@ static int64_t buffer_size(const Step *steps, int64_t count) {
 }
 
 /* Pack all linear maps, each followed by the initial value of its products: the bias, or zeros for the backward
- * pass, which uses the transposed map. */
+ * pass, which uses the transposed map. NULL if there is not enough memory. */
 static float *pack_all(float **panels, const Step *steps, int64_t count, int backward) {
     int64_t floats = 1;
     for (int64_t i = 0; i < count; i++) floats += (filled(steps[i].in) + 1) * (filled(steps[i].out) + 1);
     float *buffer = calloc(floats, sizeof(float)), *next = buffer;
+    if (!buffer) return NULL;
     for (int64_t i = 0; i < count; i++) {
         const Step *s = steps + i;
         if (s->kind != LINEAR) continue;
@@ -223,33 +226,37 @@ static float *pack_all(float **panels, const Step *steps, int64_t count, int bac
 }
 
 /* Rows per block, such that every thread has one. */
-static int64_t block_of(int64_t n) {
-    const int64_t share = tall((n + omp_get_max_threads() - 1) / omp_get_max_threads());
+static int64_t block_of(int64_t n, int64_t threads) {
+    const int64_t share = tall((n + threads - 1) / threads);
     return share < BLOCK ? larger_of(share, TALL) : BLOCK;
 }
 
-void rows_forward(
-    int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count, float *y
+int rows_forward(
+    int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count, float *y
 ) {
-    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n);
-    float **panels = malloc(sizeof(float *) * count), *packed = pack_all(panels, steps, count, 0);
-    #pragma omp parallel
-    {
-        float *buffer = calloc(buffer_size(steps, count), sizeof(float));
-        float **at = malloc(sizeof(float *) * (count + 1));
-        #pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < n; first += block) {
-            const int64_t rows = n - first < block ? n - first : block;
-            at[0] = buffer;
-            fetch(at[0], x + first * row, row, step, rows, in);
-            forward_block(steps, count, panels, first, rows, at, buffer + (BLOCK + 1) * filled(in));
-            copy(y + first * out, out, at[count], filled(out), rows, out);
+    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n, threads);
+    const int64_t each = buffer_size(steps, count);
+    float **panels = malloc(sizeof(float *) * (count + threads * (count + 1))), **inputs = panels + count;
+    float *packed = panels ? pack_all(panels, steps, count, 0) : NULL, *memory = scratch(threads, each);
+    const int failed = !packed || !memory;
+    if (!failed) {
+        #pragma omp parallel num_threads(threads)
+        {
+            float *buffer = own_part(memory, each), **at = inputs + omp_get_thread_num() * (count + 1);
+            #pragma omp for schedule(dynamic)
+            for (int64_t first = 0; first < n; first += block) {
+                const int64_t rows = n - first < block ? n - first : block;
+                at[0] = buffer;
+                fetch(at[0], x + first * row, row, step, rows, in);
+                forward_block(steps, count, panels, first, rows, at, buffer + (BLOCK + 1) * filled(in));
+                copy(y + first * out, out, at[count], filled(out), rows, out);
+            }
         }
-        free(at);
-        free(buffer);
     }
+    free(memory);
     free(packed);
     free(panels);
+    return failed ? OUT_OF_MEMORY : 0;
 }
 
 /* Offsets of the gradient sums of each step, in floats; sums[count] is their total. */
@@ -320,51 +327,54 @@ static void write_gradients(const Step *s, const float *sum, int64_t each, int64
         for (int64_t d = 0; d < s->out; d++) s->bias_grad[d] = total(sum + high * filled(in) + d, each, threads);
 }
 
-void rows_backward(
-    int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count, const float *grad,
-    float *x_grad
+int rows_backward(
+    int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count,
+    const float *grad, float *x_grad
 ) {
-    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n), threads = omp_get_max_threads();
-    const int64_t most = filled(widest(steps, count));
+    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n, threads);
+    const int64_t places = (BLOCK + 1) * filled(widest(steps, count));
     int64_t lowest = 0, last = count - 1;
     if (!x_grad)
         while (lowest < count - 1 && !steps[lowest].weight_grad && !steps[lowest].bias_grad) lowest++;
     while (last > 0 && steps[last].kind != LINEAR && steps[last].kind != RELU && steps[last].kind != NORM) last--;
     const int64_t needed = steps[last].kind == RELU ? last + 1 : last; /* steps to recompute */
-    float **panels = malloc(sizeof(float *) * 2 * count), **back_panels = panels + count;
-    float *packed = pack_all(panels, steps, needed, 0), *back_packed = pack_all(back_panels, steps, count, 1);
+    const int64_t each = buffer_size(steps, count) + 3 * places + BLOCK * LANES;
+    float **panels = malloc(sizeof(float *) * (2 * count + threads * (count + 1)));
+    float **back_panels = panels + count, **inputs = back_panels + count;
+    float *packed = panels ? pack_all(panels, steps, needed, 0) : NULL;
+    float *back_packed = panels ? pack_all(back_panels, steps, count, 1) : NULL;
     int64_t *sums = malloc(sizeof(int64_t) * (count + 1));
-    sums_of(sums, steps, count);
-    float *sum = calloc(threads * sums[count] + 1, sizeof(float));
-    #pragma omp parallel
-    {
-        const int64_t places = (BLOCK + 1) * most;
-        float *buffer = calloc(buffer_size(steps, count) + 3 * places + BLOCK * LANES, sizeof(float));
-        float *g = buffer, *spare = g + places, *kept = spare + places, *panel = kept + places;
-        float *begin = panel + BLOCK * LANES;
-        float **at = malloc(sizeof(float *) * (count + 1));
-        #pragma omp for schedule(static)
-        for (int64_t first = 0; first < n; first += block) {
-            const int64_t rows = n - first < block ? n - first : block;
-            at[0] = begin;
-            fetch(at[0], x + first * row, row, step, rows, in);
-            forward_block(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
-            copy(g, filled(out), grad + first * out, out, rows, out);
-            float *end = backward_block(
-                steps, count, back_panels, first, rows, at, sums, sum + omp_get_thread_num() * sums[count], g, spare,
-                kept, panel, lowest, x_grad != NULL);
-            if (x_grad) copy(x_grad + first * in, in, end, filled(in), rows, in);
+    if (sums) sums_of(sums, steps, count);
+    float *sum = sums ? calloc(threads, (sums[count] + 1) * sizeof(float)) : NULL, *memory = scratch(threads, each);
+    const int failed = !packed || !back_packed || !sum || !memory;
+    if (!failed) {
+        #pragma omp parallel num_threads(threads)
+        {
+            float *g = own_part(memory, each), *spare = g + places, *kept = spare + places, *panel = kept + places;
+            float *begin = panel + BLOCK * LANES, **at = inputs + omp_get_thread_num() * (count + 1);
+            #pragma omp for schedule(static)
+            for (int64_t first = 0; first < n; first += block) {
+                const int64_t rows = n - first < block ? n - first : block;
+                at[0] = begin;
+                fetch(at[0], x + first * row, row, step, rows, in);
+                forward_block(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
+                copy(g, filled(out), grad + first * out, out, rows, out);
+                float *end = backward_block(
+                    steps, count, back_panels, first, rows, at, sums, sum + omp_get_thread_num() * sums[count], g,
+                    spare, kept, panel, lowest, x_grad != NULL);
+                if (x_grad) copy(x_grad + first * in, in, end, filled(in), rows, in);
+            }
         }
-        free(at);
-        free(buffer);
+        #pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < count; i++)
+            if (steps[i].kind == LINEAR || steps[i].kind == NORM)
+                write_gradients(steps + i, sum + sums[i], sums[count], threads);
     }
-    #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; i++)
-        if (steps[i].kind == LINEAR || steps[i].kind == NORM)
-            write_gradients(steps + i, sum + sums[i], sums[count], threads);
+    free(memory);
     free(sum);
     free(sums);
     free(back_packed);
     free(packed);
     free(panels);
+    return failed ? OUT_OF_MEMORY : 0;
 }

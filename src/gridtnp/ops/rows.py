@@ -6,13 +6,15 @@ also keeps each block of rows in the cache through all steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from gridtnp.ops.checks import opaque
 
 LARGE = 2**19
 """Recompute activations with at least this many elements in the backward pass."""
@@ -30,10 +32,10 @@ class Linear:
 
 @dataclass(frozen=True)
 class Norm:
-    """Layer norm."""
+    """Layer norm, with or without a bias."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
     eps: float
 
 
@@ -59,39 +61,84 @@ class AddKept:
     """Add the rows kept last."""
 
 
-Step = Linear | Norm | Relu | Add | Keep | AddKept
+@dataclass(frozen=True)
+class Call:
+    """Call a module that works row by row in its own way."""
+
+    module: Callable[[Tensor], Tensor]
 
 
-def check(width: int, steps: Sequence[Step]) -> None:
-    """Raise unless the steps fit each other and rows of this width."""
-    kept = None
+Step = Linear | Norm | Relu | Add | Keep | AddKept | Call
+
+
+def check(x: Tensor, steps: Sequence[Step]) -> None:
+    """Raise unless the steps fit each other and the rows of `x`."""
+    width: int | None = x.shape[-1]
+    kept: int | None = None
+    keeps = False
     for number, step in enumerate(steps, start=1):
-        bias = None
+        name = f"Step {number}, {type(step).__name__},"
+        for t in tensors(step):
+            if t is not None and not t.is_floating_point():
+                raise ValueError(f"{name} must be of floating-point numbers, got {t.dtype}.")
+            if t is not None and t.device != x.device:
+                raise ValueError(f"{name} is on {t.device}, but the rows on {x.device}.")
+        after, bias = width, None
         match step:
             case Linear(weight, bias):
+                _has_dimensions(name, weight, 2)
                 after, found = weight.shape
             case Norm(weight, bias, _):
+                _has_dimensions(name, weight, 1)
                 found = after = len(weight)
             case Add(rows):
-                found = after = rows.shape[-1]
+                found = rows.shape[-1] if rows.ndim else None
             case AddKept():
-                if kept is None:
+                if not keeps:
                     raise ValueError(f"Step {number} adds what was kept, but no step keeps before.")
-                found = after = kept
+                found = kept
+            case Call():
+                found, after = width, None
             case _:
-                found = after = width
-        if found != width:
-            raise ValueError(
-                f"Step {number}, {type(step).__name__}, must be for rows of {width} numbers, got "
-                f"one for {found}."
-            )
+                found = width
+        if width is not None and found is not None and found != width:
+            raise ValueError(f"{name} must be for rows of {width} numbers, got one for {found}.")
         if bias is not None and bias.shape != (after,):
             raise ValueError(
-                f"Step {number}, {type(step).__name__}, must have a bias of {after} numbers, got a "
-                f"shape of {tuple(bias.shape)}."
+                f"{name} must have a bias of {after} numbers, got a shape of {tuple(bias.shape)}."
             )
-        kept = width if isinstance(step, Keep) else kept
+        if isinstance(step, Add) and width is not None:
+            _broadcasts(name, step.rows, (*x.shape[:-1], width))
+        if isinstance(step, Keep):
+            kept, keeps = width, True
         width = after
+
+
+def _has_dimensions(name: str, weight: Tensor, dimensions: int) -> None:
+    if weight.ndim != dimensions:
+        many = f"{dimensions} dimension{'s' * (dimensions > 1)}"
+        raise ValueError(
+            f"{name} must have a weight of {many}, got a shape of {tuple(weight.shape)}."
+        )
+
+
+def _broadcasts(name: str, rows: Tensor, shape: tuple[int, ...]) -> None:
+    pairs = zip(rows.shape[::-1], shape[::-1], strict=False)
+    if not 0 < rows.ndim <= len(shape) or any(n not in (1, wanted) for n, wanted in pairs):
+        raise ValueError(
+            f"{name} must add rows that broadcast to {shape}, got {tuple(rows.shape)}."
+        )
+
+
+def tensors(step: Step) -> tuple[Tensor | None, Tensor | None]:
+    """The tensors of a step: a weight and a bias, or rows to add."""
+    match step:
+        case Linear(weight, bias) | Norm(weight, bias, _):
+            return weight, bias
+        case Add(rows):
+            return rows, None
+        case _:
+            return None, None
 
 
 def plain(x: Tensor, steps: Sequence[Step]) -> Tensor:
@@ -111,6 +158,8 @@ def plain(x: Tensor, steps: Sequence[Step]) -> Tensor:
                 kept = x
             case AddKept():
                 x = _sum(x, kept, fresh)
+            case Call(module):
+                x = module(x)
         fresh = isinstance(step, Linear)
     return x
 
@@ -142,9 +191,11 @@ def _added(steps: Sequence[Step]) -> list[Add]:
     return [step for step in steps if isinstance(step, Add)]
 
 
-def why_not_recomputed(x: Tensor, _: Sequence[Step]) -> str | None:
-    if torch.compiler.is_compiling():
+def why_not_recomputed(x: Tensor, steps: Sequence[Step]) -> str | None:
+    if opaque(x):
         return "a graph is being traced"
+    if any(isinstance(step, Call) for step in steps):
+        return "a module with its own ways cannot be run twice"
     if not torch.is_grad_enabled():
         return "gradients are disabled"
     if x.numel() < LARGE:

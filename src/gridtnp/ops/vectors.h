@@ -1,4 +1,8 @@
-/* Shared by the C files: vectors of eight floats, products of small matrices, and OpenMP. */
+/* Shared by the C files: vectors of eight floats, products of small matrices, and OpenMP.
+ *
+ * Functions that Python calls get the number of threads and return whether they ran out of memory. All memory is
+ * allocated before threads start, so that each function has one place where that can happen.
+ */
 
 #pragma once
 
@@ -9,11 +13,18 @@
 #ifdef _OPENMP
 #include <omp.h>
 #else
-#define omp_get_max_threads() 1
 #define omp_get_thread_num() 0
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+
+#define OUT_OF_MEMORY 1
+
+/* Zeroed memory for all threads, `floats` each; NULL if there is not enough. */
+INLINE float *scratch(int64_t threads, int64_t floats) { return calloc(threads, (floats + 16) * sizeof(float)); }
+
+/* The part of this thread. */
+INLINE float *own_part(float *memory, int64_t floats) { return memory + omp_get_thread_num() * (floats + 16); }
 
 /* Vectors of eight floats, as an extension of GCC and Clang: portable, and lowered to the target's SIMD. */
 typedef float vec __attribute__((vector_size(32)));

@@ -106,15 +106,18 @@ INLINE const uint8_t *labels_of(const uint8_t *labels, int64_t window, int64_t p
     return NULL;
 }
 
-INLINE void window_forward_sized(
-    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
+INLINE int window_forward_sized(
+    int64_t threads, int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
     const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
     const float *bias, float *out, float scale, const int size
 ) {
     const int64_t wide = filled(points), high = tall(wide), panels = high * filled(size), row = heads * size;
-    #pragma omp parallel
+    const int64_t each = 5 * panels + (high + 1) * wide;
+    float *memory = scratch(threads, each);
+    if (!memory) return OUT_OF_MEMORY;
+    #pragma omp parallel num_threads(threads)
     {
-        float *q = calloc(5 * panels + (high + 1) * wide, sizeof(float)), *qt = q + panels, *k = qt + panels;
+        float *q = own_part(memory, each), *qt = q + panels, *k = qt + panels;
         float *v = k + panels, *o = v + panels, *inverse = o + panels, *p = inverse + wide;
         #pragma omp for schedule(dynamic, 4)
         for (int64_t task = 0; task < batch * windows; task++) {
@@ -141,36 +144,39 @@ INLINE void window_forward_sized(
                 scatter(out + base * row + h * size, row, o, at, points, high, size);
             }
         }
-        free(q);
     }
+    free(memory);
+    return 0;
 }
 
-void window_forward(
-    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
+int window_forward(
+    int64_t threads, int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
     const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
     const float *bias, float *out, float scale
 ) {
-    #define CALL(S) window_forward_sized(batch, windows, points, heads, cells, query, key, value, stride, \
+    #define CALL(S) return window_forward_sized(threads, batch, windows, points, heads, cells, query, key, value, stride, \
                                          rows, labels, bias, out, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
 }
 
 /* `into` has rows of the gradients of query, key and value, `3 * heads * size` floats each. */
-INLINE void window_backward_sized(
-    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
+INLINE int window_backward_sized(
+    int64_t threads, int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t cells, const float *query,
     const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
     const float *bias, const float *grad, float *into, float *bias_grad, float scale, const int size
 ) {
     const int64_t wide = filled(points), high = tall(wide), panels = high * filled(size), row = heads * size;
-    const int64_t pairs = bias_grad ? heads * points * points : 0, threads = omp_get_max_threads();
-    float *bias_grads = calloc(threads * pairs + 1, sizeof(float)); /* the gradient of the bias, per thread */
-    #pragma omp parallel
+    const int64_t pairs = bias_grad ? heads * points * points : 0; /* the gradient of the bias, per thread */
+    const int64_t each = 7 * panels + (2 * high + 1) * wide + pairs;
+    float *memory = scratch(threads, each);
+    if (!memory) return OUT_OF_MEMORY;
+    #pragma omp parallel num_threads(threads)
     {
-        float *q = calloc(7 * panels + (2 * high + 1) * wide, sizeof(float)), *qt = q + panels, *k = qt + panels;
+        float *q = own_part(memory, each), *qt = q + panels, *k = qt + panels;
         float *v = k + panels, *g = v + panels, *gt = g + panels, *o = gt + panels;
         float *inverse = o + panels, *p = inverse + wide, *s = p + high * wide;
-        float *own_bias_grad = bias_grads + omp_get_thread_num() * pairs;
+        float *own_bias_grad = s + high * wide;
         #pragma omp for schedule(static)
         for (int64_t task = 0; task < batch * windows; task++) {
             const int64_t base = task / windows * cells;
@@ -217,19 +223,21 @@ INLINE void window_backward_sized(
                 }
             }
         }
-        free(q);
     }
-    for (int64_t thread = 0; thread < threads; thread++)
-        for (int64_t i = 0; i < pairs; i++) bias_grad[i] += bias_grads[thread * pairs + i];
-    free(bias_grads);
+    for (int64_t thread = 0; thread < threads; thread++) {
+        const float *part = memory + (thread + 1) * (each + 16) - 16 - pairs;
+        for (int64_t i = 0; i < pairs; i++) bias_grad[i] += part[i];
+    }
+    free(memory);
+    return 0;
 }
 
-void window_backward(
-    int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
+int window_backward(
+    int64_t threads, int64_t batch, int64_t windows, int64_t points, int64_t heads, int64_t size, int64_t cells, const float *query,
     const float *key, const float *value, int64_t stride, const int32_t *rows, const uint8_t *labels,
     const float *bias, const float *grad, float *into, float *bias_grad, float scale
 ) {
-    #define CALL(S) window_backward_sized(batch, windows, points, heads, cells, query, key, value, stride, \
+    #define CALL(S) return window_backward_sized(threads, batch, windows, points, heads, cells, query, key, value, stride, \
                                           rows, labels, bias, grad, into, bias_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL

@@ -1,0 +1,128 @@
+"""Checks of the arguments of ops: kinds of numbers, shapes, devices, and the range of indices.
+
+What must hold is read from the annotations of the ops. Nothing is checked while a graph is traced:
+the back-ends in C do not run there, and PyTorch checks for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+KINDS: dict[Any, str] = {Float: "floating-point numbers", Int: "whole numbers", Bool: "booleans"}
+
+
+class _Rule(typing.NamedTuple):
+    """What one argument must be: its kind, dtypes and named sizes."""
+
+    kind: str
+    dtypes: frozenset[str]
+    sizes: tuple[str, ...]
+
+
+def checked(op: Callable[P, R]) -> Callable[P, R]:
+    """Check tensors against the annotations of an op before it runs."""
+    hints = typing.get_type_hints(op)
+    rules = {name: rule for name, hint in hints.items() if (rule := _rule(hint)) is not None}
+    rules.pop("return", None)
+    names = list(hints)
+
+    @functools.wraps(op)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.compiler.is_compiling():
+            _check(op.__name__, rules, dict(zip(names, args, strict=False)) | kwargs)
+        return op(*args, **kwargs)
+
+    return run
+
+
+def _rule(hint: Any) -> _Rule | None:
+    for each in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
+        for kind, words in KINDS.items():
+            if getattr(each, "dtypes", None) == kind.dtypes:
+                return _Rule(words, frozenset(kind.dtypes), tuple(each.dim_str.split()))
+    return None
+
+
+def _check(op: str, rules: dict[str, _Rule], arguments: dict[str, Any]) -> None:
+    known: dict[str, Any] = {}
+    first = None
+    for name, (kind, dtypes, sizes) in rules.items():
+        t = arguments.get(name)
+        if t is None:
+            continue
+        if not isinstance(t, Tensor):
+            raise ValueError(f"{op}: {name!r} must be a tensor, got {type(t).__name__}.")
+        if str(t.dtype).removeprefix("torch.") not in dtypes:
+            raise ValueError(f"{op}: {name!r} must be of {kind}, got {t.dtype}.")
+        first = first or (name, t.device)
+        if t.device != first[1]:
+            raise ValueError(f"{op}: {name!r} is on {t.device}, but {first[0]!r} on {first[1]}.")
+        if not _fits(t.shape, sizes, known):
+            wanted = ", ".join(f"{s}={known[s]}" if s in known else s for s in sizes)
+            raise ValueError(
+                f"{op}: {name!r} must have the shape ({wanted}), got {tuple(t.shape)}."
+            )
+    if 0 in (known.get("heads"), known.get("dh")):
+        raise ValueError(f"{op}: 'query' must not have empty heads.")
+
+
+def _fits(shape: torch.Size, sizes: tuple[str, ...], known: dict[str, Any]) -> bool:
+    """Whether a shape has these sizes, and note them: `*n` is any number, `#n` may also be one."""
+    several = next((i for i, s in enumerate(sizes) if s.startswith("*")), None)
+    found: list[Any] = list(shape)
+    if several is not None:
+        more = len(shape) - len(sizes) + 1
+        if more < 0:
+            return False
+        found[several : several + more] = [tuple(shape[several : several + more])]
+    if len(found) != len(sizes):
+        return False
+    for size, name in zip(found, sizes, strict=True):
+        if name == "_" or (name.startswith("#") and size == 1):
+            continue
+        if known.setdefault(name.removeprefix("#"), size) != size:
+            return False
+    return True
+
+
+def within(op: str, name: str, index: Tensor, size: int, valid: Tensor | None) -> Tensor:
+    """The indices, all from 0 to `size` - 1: invalid ones that are not become 0, others raise.
+
+    On other devices than the CPU, where looking at values is slow, nothing is looked at.
+    """
+    if not index.is_cpu or not index.numel() or opaque(index):
+        return index
+    low, high = torch.stack(index.aminmax()).tolist()
+    if low < 0 or high >= size:
+        if valid is not None:
+            return within(op, name, index.where(valid, 0), size, None)
+        wrong = low if low < 0 else high
+        raise ValueError(f"{op}: {name!r} must be from 0 to {size - 1}, got {wrong}.")
+    return index
+
+
+def opaque(*tensors: object) -> bool:
+    """Whether values cannot be looked at: a graph is traced, or functions are transformed."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or any(isinstance(t, Tensor) and _wraps(t) for t in tensors)
+    )
+
+
+def _wraps(t: Tensor) -> bool:
+    return type(t) not in PLAIN or torch._C._functorch.is_legacy_batchedtensor(t)  # pyright: ignore
+
+
+PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Subclasses may compute and store their values in any way."""
