@@ -214,16 +214,31 @@ class PTTNPConfig(Part):
     pseudo_tokens: PositiveInt = 128
 
 
-class Kriging(Part):
-    """A Gaussian process given the context, corrected by the network (`network/kriging.py`).
+class GriddedField(Part):
+    """Columns of a gridded source whose values at any point are features; `grid` is its own grid.
 
-    `of` names the source and the column that observe each output; the covariance sees `features`.
-    `length_scale` (degrees, or units of the coordinates) and `hours` initialise hyper-parameters.
+    A time axis is in hours from the time of the task.
+    """
+
+    source: str
+    columns: tuple[int, ...] = Field(min_length=1)
+    grid: Grid
+
+
+class Kriging(Part):
+    """Regression and a Gaussian process given the context, corrected by the network.
+
+    `of` names the source and the column that observe each output, or None if none does. The mean is
+    linear in `features` and `fields`; in every task the coefficients of `drift` and `fields` have
+    a deviation of their own, and `drift` counts as distance too. `length_scale` (degrees, or units
+    of the coordinates) and `hours` initialise hyper-parameters.
     """
 
     kind: Literal["kriging"] = "kriging"
-    of: tuple[tuple[str, int], ...] = Field(min_length=1)
+    of: tuple[tuple[str, int] | None, ...] = Field(min_length=1)
     features: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    fields: tuple[GriddedField, ...] = ()
     length_scale: PositiveFloat = 1.0
     hours: PositiveFloat = 24.0
 
@@ -284,15 +299,23 @@ class ModelConfig(Part):
                 f"The prior observes {len(prior.of)} outputs, but the model has {self.dim_y}; name "
                 "a source and a column for each."
             )
-        for source, column in prior.of:
+        columns = [pair for pair in prior.of if pair is not None]
+        columns += [(field.source, column) for field in prior.fields for column in field.columns]
+        for source, column in columns:
             require_known(source, self.sources, "source", "in the prior")
             if not 0 <= column < self.sources[source]:
                 raise ValueError(
                     f"Column {column} of source {source!r} in the prior does not exist; the source "
                     f"has {self.sources[source]}."
                 )
-        for name in prior.features:
+        for name in (*prior.features, *prior.drift):
             require_known(name, self.features, "feature", "in the prior")
+        for field in prior.fields:
+            if field.grid.names != self.coordinates:
+                raise ValueError(
+                    f"The grid of field {field.source!r} in the prior has axes {field.grid.names}, "
+                    f"but the model's coordinates are {self.coordinates}."
+                )
         if isinstance(self.tokens, Values):
             raise ValueError(
                 "Value tokens have no features, through which a network sees the prior; use "

@@ -68,20 +68,24 @@ def build_model(config: ModelConfig) -> NeuralProcess:
 
 def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
     """A network that sees kriging as features, and starts by correcting nothing."""
-    extra = tuple(f"{name}_{j}" for j in range(config.dim_y) for name in COLUMNS)
+    extra = [f"{name}_{j}" for j in range(config.dim_y) for name in COLUMNS]
+    extra += [f"{field.source}_{c}" for field in prior.fields for c in field.columns]
     assert isinstance(config.tokens, Embedded)
-    embedding = (*config.tokens.embedding, Raw(of=extra))
+    embedding = (*config.tokens.embedding, Raw(of=tuple(extra)))
     tokens = config.tokens.model_copy(update={"embedding": embedding})
     inner = {"features": (*config.features, *extra), "tokens": tokens, "prior": None}
     network = _network(ModelConfig.model_validate(dict(config) | inner))
     likelihood = network.likelihood
     assert isinstance(likelihood, GaussianLikelihood)
     likelihood.predict_standard_normal()
+    means = [name for name in prior.features if name not in prior.drift]
     return KrigedNetwork(
         _signature(config),
         network,
         prior.of,
-        [config.features.index(name) for name in prior.features],
+        [config.features.index(name) for name in (*prior.drift, *means)],
+        prior.fields,
+        drifts=len(prior.drift),
         length=prior.length_scale,
         hours=prior.hours,
     )

@@ -17,6 +17,7 @@ from gridtnp.config import (
     Embedded,
     Fourier,
     GriddedConfig,
+    GriddedField,
     Harmonics,
     Kriging,
     ModelConfig,
@@ -40,7 +41,9 @@ from gridtnp.training.grid_design import (
     Extent,
     extent_of,
     make_grid,
+    regular_axes,
     require_overlap,
+    source_time_axis,
     spans_time,
     time_axis,
 )
@@ -271,23 +274,37 @@ def _design_network(
 
 
 def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
-    """Kriging of the target's own observations, with its static features as drift."""
+    """Regression on features and gridded sources, and kriging of the target's own observations."""
     columns = {
         f"{held.source}.{variable}": (name, i)
         for name, held in spec.contexts.items()
         for i, variable in enumerate(held.variables)
     }
-    missing = [name for name in spec.target if name not in columns]
-    if missing:
-        raise ValueError(
-            f"The context has no observations of {missing}, which kriging needs; leave out prior=."
-        )
     height, width = extent.north - extent.south, (extent.east - extent.west) * extent.lon_scale
     return Kriging(
-        of=tuple(columns[name] for name in spec.target),
-        features=tuple(train.statics),
+        of=tuple(columns.get(name) for name in spec.target),
+        features=tuple(name for name in train.feature_names if name != "hours"),
+        drift=tuple(train.statics),
+        fields=_fields(train, spec),
         length_scale=max(height, width, 1e-3) / 3,
     )
+
+
+def _fields(train: Dataset, spec: TaskSpec) -> tuple[GriddedField, ...]:
+    """The gridded sources other than the target's."""
+    found = []
+    for name, held in spec.contexts.items():
+        axes = regular_axes(train.sources[held.source], train.west)
+        if axes is None or held.source == spec.target_source:
+            continue
+        if "time" in spec.coordinates:
+            axes = (source_time_axis(train.sources[held.source], held.window or spec.window), *axes)
+        ordered = tuple(axis for c in spec.coordinates for axis in axes if axis.name == c)
+        grid = Grid(ordered, "sphere")
+        found.append(
+            GriddedField(source=name, columns=tuple(range(len(held.variables))), grid=grid)
+        )
+    return tuple(found)
 
 
 def points_per_task(spec: TaskSpec, tasks: Sequence[Task]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.sources import Source
+from gridtnp.data.sources import Panel, Source
 from gridtnp.data.times import HOUR, Window, duration, show
 from gridtnp.grid import Axis, Grid
 from gridtnp.tasks.sampling import Sampler
@@ -22,6 +22,10 @@ PER_CELL = 2.5
 """Observations of a task per cell: enough to fill the cell, few enough to resolve them."""
 GLOBAL = 300.0
 """Data that span more degrees of longitude get a periodic axis."""
+EVEN = 0.02
+"""Tolerance of equal spacing, in steps."""
+MAX_TIMES = 64
+"""Most times of a gridded source in a task that are told apart."""
 MARGIN = 0.02
 """Margin on each side, as a fraction of the extent."""
 
@@ -138,6 +142,36 @@ def time_axis(data: Dataset, spec: TaskSpec, max_size: int = 8) -> Axis:
     step = min(steps, default=high - low)
     size = int(min(max_size, max(2, round((high - low) / max(step, 1e-6)) + 1)))
     return Axis.span("time", low, high, size)
+
+
+def source_time_axis(source: Source, window: str) -> Axis:
+    """The times of a source in a time window, in hours from the task's time."""
+    around = Window.parse(window)
+    low, high = float(around.start / HOUR), float((around.stop - np.timedelta64(1, "ms")) / HOUR)
+    times = source.times
+    step = high - low
+    if times is not None and len(times) > 1:
+        step = float(np.median(np.diff(np.unique(times))) / HOUR)
+    size = max(1, round((high - low) / max(step, 1e-6)) + 1)
+    return Axis("time", low, max(step, 1e-6), min(size, MAX_TIMES))
+
+
+def regular_axes(source: Source, west: float) -> tuple[Axis, Axis] | None:
+    """Latitudes and longitudes of a gridded source; None if they are not equally spaced."""
+    if not isinstance(source, Panel) or source.shape is None or min(source.shape) < 2:
+        return None
+    lat = np.sort(source.lat.reshape(source.shape)[:, 0])
+    lon = np.sort(wrap(source.lon.reshape(source.shape)[0], west))
+    axes = []
+    for name, values in (("lat", lat), ("lon", lon)):
+        gaps = np.diff(values)
+        step = float(np.median(gaps))
+        if abs(gaps - step).max() > EVEN * step:
+            return None
+        around = name == "lon" and abs(step * len(values) - 360) < EVEN * step
+        step = 360 / len(values) if around else step
+        axes.append(Axis(name, float(values[0]), step, len(values), periodic=around))
+    return axes[0], axes[1]
 
 
 def _time_range(spec: TaskSpec) -> tuple[float, float]:

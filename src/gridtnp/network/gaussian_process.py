@@ -1,0 +1,203 @@
+"""Gaussian-process regression: the posterior given observations, and maximum likelihood."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+JITTER = 1e-6
+"""Added to the diagonal of covariance matrices."""
+RIDGE = 1e-3
+"""Penalty of the coefficients of normalised regressors."""
+SEARCH = 60
+"""Iterations of the maximum-likelihood search."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Cartesian places, times in hours, and regressors: those of the drift first; in float64."""
+
+    place: Float[Tensor, "*batch n d"]
+    time: Float[Tensor, "*batch n"] | None
+    regressors: Float[Tensor, "*batch n r"]
+
+    def __getitem__(self, index: tuple[int | slice | Tensor | None, ...]) -> Inputs:
+        time = None if self.time is None else self.time[index]
+        return Inputs(self.place[index], time, self.regressors[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A Gaussian process given observations.
+
+    `residual` is y minus the mean, `factor` the Cholesky factor of K + σ²I, and `weights`
+    (K + σ²I)⁻¹ times the residual.
+    """
+
+    inputs: Inputs
+    residual: Float[Tensor, "batch n"]
+    mask: Bool[Tensor, "batch n"]
+    factor: Float[Tensor, "batch n n"]
+    weights: Float[Tensor, "batch n"]
+
+
+class GaussianProcess(nn.Module):
+    """Linear regression, plus a Gaussian process of what is left in a task, plus noise.
+
+    The process is Matérn 3/2 in space and in the first `distances` regressors and exponential in
+    time. In every task it has a random level and random deviations of the coefficients of the
+    first `drifts` regressors. Hyper-parameters are fitted by maximum likelihood, not trained; positive
+    ones are kept as logarithms. `length` is in the units of places.
+    """
+
+    amplitude: Tensor
+    noise: Tensor
+    level: Tensor
+    length: Tensor
+    hours: Tensor
+    drift: Tensor
+    feature_length: Tensor
+    coefficients: Tensor
+    constant: Tensor
+
+    def __init__(
+        self,
+        regressors: int,
+        *,
+        drifts: int,
+        distances: int,
+        timed: bool,
+        length: float,
+        hours: float,
+    ) -> None:
+        super().__init__()
+        self.timed = timed
+
+        def log(name: str, value: float, *shape: int) -> None:
+            self.register_buffer(name, torch.full(shape, math.log(value)))
+
+        log("amplitude", 0.3)
+        log("noise", 0.1)
+        log("level", 1.0)
+        log("length", length)
+        log("hours", hours)
+        log("drift", 0.5, drifts)
+        log("feature_length", 3.0, distances)
+        self.register_buffer("coefficients", torch.zeros(regressors))
+        self.register_buffer("constant", torch.zeros(()))
+
+    def mean(self, a: Inputs) -> Float[Tensor, "batch n"]:
+        """The linear regression."""
+        return a.regressors @ self.coefficients.double() + self.constant.double()
+
+    def covariance(self, a: Inputs, b: Inputs) -> Float[Tensor, "batch n m"]:
+        """Between two sets of points, without noise."""
+        r = math.sqrt(3) * _distance(self._scaled(a), self._scaled(b))
+        local = _exp(self.amplitude).square() * (1 + r) * torch.exp(-r)
+        if self.timed and a.time is not None and b.time is not None:
+            apart = (a.time[:, :, None] - b.time[:, None]).abs()
+            local = local * torch.exp(-apart / _exp(self.hours))
+        return local + _exp(self.level).square() + self._drifts(a) @ self._drifts(b).mT
+
+    def variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
+        """Prior variance, without noise."""
+        drift = self._drifts(a).square().sum(-1)
+        return _exp(self.amplitude).square() + _exp(self.level).square() + drift
+
+    def _scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
+        features = a.regressors[..., : len(self.feature_length)] / _exp(self.feature_length)
+        return torch.cat([a.place / _exp(self.length), features], -1)
+
+    def _drifts(self, a: Inputs) -> Float[Tensor, "batch n d"]:
+        return a.regressors[..., : len(self.drift)] * _exp(self.drift)
+
+    def condition(
+        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+    ) -> Posterior:
+        """The posterior given the observations where `mask` is true."""
+        used = mask.to(y.dtype)
+        residual = (y - self.mean(inputs)) * used
+        k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
+        diagonal = used * _exp(self.noise).square() + (1 - used) + JITTER
+        factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
+        weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
+        return Posterior(inputs, residual, mask, factor, weights)
+
+    def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of new observations, noise included: (batch, m) each.
+
+        Without a posterior, those of the prior.
+        """
+        mean, variance = self.mean(at), self.variance(at)
+        if given is not None:
+            k = self.covariance(at, given.inputs) * given.mask[:, None].to(at.place.dtype)
+            mean = mean + (k @ given.weights[..., None])[..., 0]
+            half = torch.linalg.solve_triangular(given.factor, k.mT, upper=False)
+            variance = (variance - half.square().sum(1)).clamp_min(JITTER)
+        return mean, (variance + _exp(self.noise).square()).sqrt()
+
+    def leave_one_out(self, given: Posterior) -> tuple[Tensor, Tensor]:
+        """Error and standard deviation of predicting every observation from all others."""
+        n = given.factor.shape[-1]
+        eye = torch.eye(n, dtype=given.factor.dtype, device=given.factor.device)
+        inverse = torch.cholesky_solve(eye.expand_as(given.factor), given.factor)
+        precision = inverse.diagonal(dim1=-2, dim2=-1)
+        return given.weights / precision, precision.rsqrt()
+
+    def log_likelihood(self, given: Posterior) -> Float[Tensor, ""]:
+        """Log marginal likelihood of the observations, summed over the batch."""
+        used = given.mask.to(given.residual.dtype)
+        fit = (given.residual * given.weights).sum()
+        logs = given.factor.diagonal(dim1=-2, dim2=-1).log() * used
+        return -0.5 * fit - logs.sum() - 0.5 * math.log(2 * math.pi) * used.sum()
+
+    def fit(
+        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+    ) -> None:
+        """Maximise the marginal likelihood (empirical Bayes), as kriging does."""
+        self._regress(inputs, y, mask)
+        parameters = list(self.buffers())
+        start = [p.clone() for p in parameters]
+        search = torch.optim.LBFGS(parameters, max_iter=SEARCH, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            search.zero_grad()
+            value = -self.log_likelihood(self.condition(inputs, y, mask)) / mask.sum()
+            # a weak prior keeps hyper-parameters that the data do not determine near their start
+            value = value + 1e-3 * sum(
+                (p - s).square().sum() for p, s in zip(parameters, start, strict=True)
+            )
+            value.backward()
+            return value
+
+        for p in parameters:
+            p.requires_grad_(True)
+        with torch.enable_grad():
+            search.step(loss)
+        for p in parameters:
+            p.requires_grad_(False)
+            p.grad = None
+
+    @torch.no_grad()
+    def _regress(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+        """Start from ridge regression."""
+        x, target = inputs.regressors[mask], y[mask]
+        x = torch.cat([x, torch.ones_like(target)[:, None]], -1)
+        ridge = RIDGE * max(len(x), 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        found = torch.linalg.solve(x.mT @ x + ridge, x.mT @ target)
+        self.coefficients.copy_(found[:-1])
+        self.constant.copy_(found[-1])
+
+
+def _exp(log: Tensor) -> Tensor:
+    return log.double().exp()
+
+
+def _distance(a: Float[Tensor, "batch n d"], b: Float[Tensor, "batch m d"]) -> Tensor:
+    """Euclidean distances, with a finite gradient where points coincide."""
+    norms = a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None]
+    return ((norms - 2 * a @ b.mT).clamp_min(0) + 1e-12).sqrt()
