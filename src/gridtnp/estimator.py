@@ -110,7 +110,7 @@ class GriddedTNP:
         positions: Positions | None = None,
         fusion: Literal["single", "multi"] | None = None,
         min_noise: float | None = None,
-        prior: Literal["kriging"] | None = None,
+        prior: Literal["kriging", "none"] | None = None,
         recipe: Recipe | str | None = None,
         context_window: str = NOW,
         target_window: str = NOW,
@@ -134,7 +134,8 @@ class GriddedTNP:
             positions: `"absolute"`, or `"relative"` for a network that is equivariant to shifts.
             fusion: `"single"` for one grid for all sources, `"multi"` for one grid per source.
             min_noise: Lower bound of the predicted standard deviation, in normalised units.
-            prior: `"kriging"`: the network corrects kriging of the context, learned with it.
+            prior: `"kriging"`: the network corrects regression on features and gridded sources and
+                kriging of the context; `"none"`: it predicts everything itself.
             recipe: Training recipe, a `Recipe` or the name of one.
             context_window: Times of the context relative to the task's, such as `"(-6h, 0h]"`.
             target_window: Times of the targets relative to that of the task plus the lead.

@@ -15,6 +15,7 @@ from gridtnp.config import (
     Cell,
     Embedded,
     GriddedConfig,
+    GriddedField,
     Kriging,
     Neighbour,
     PseudoToken,
@@ -23,7 +24,8 @@ from gridtnp.config import (
     Values,
 )
 from gridtnp.network import kriging
-from gridtnp.network.kriging import GaussianProcess, Inputs, KrigedNetwork
+from gridtnp.network.gaussian_process import JITTER, GaussianProcess, Inputs
+from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
 
 GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
@@ -45,7 +47,7 @@ def config(**changes: object) -> ModelConfig:
         "dim": 16,
         "heads": 2,
         "min_noise": 0.01,
-        "prior": Kriging(of=(("stations", 1),), features=("elevation",), length_scale=2.0),
+        "prior": Kriging(of=(("stations", 1),), drift=("elevation",), length_scale=2.0),
     }
     return ModelConfig.model_validate(values | changes)
 
@@ -64,14 +66,18 @@ def task(n: int = 30, m: int = 12) -> Task:
 def inputs(n: int, seed: int) -> Inputs:
     g = torch.Generator().manual_seed(seed)
     return Inputs(
-        torch.randn(1, n, 3, generator=g).double(), None, torch.randn(1, n, 2, generator=g).double()
+        torch.randn(1, n, 3, generator=g).double(), None, torch.randn(1, n, 3, generator=g).double()
     )
 
 
+def fresh(length: float) -> GaussianProcess:
+    return GaussianProcess(3, drifts=2, distances=2, timed=False, length=length, hours=6.0)
+
+
 def process() -> GaussianProcess:
-    made = GaussianProcess(2, timed=False, length=1.3, hours=6.0)
-    for p in made.parameters():
-        p.data += 0.2 * torch.randn_like(p)
+    made = fresh(1.3)
+    for p in made.buffers():
+        p += 0.2 * torch.randn_like(p)
     return made
 
 
@@ -81,8 +87,12 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
     mean, std = made.predict(made.condition(seen, y, torch.ones(1, 25) > 0), asked)
 
     def table(x: Inputs) -> np.ndarray:
-        parts = [x.place / made.length.exp(), x.features / made.feature_length.exp()]
-        return torch.cat([*parts, x.features * made.drift.exp()], -1)[0].detach().double().numpy()
+        features = x.regressors[..., :2]
+        parts = [x.place / made.length.exp(), features / made.feature_length.exp()]
+        return torch.cat([*parts, features * made.drift.exp()], -1)[0].double().numpy()
+
+    def trend(x: Inputs) -> np.ndarray:
+        return (x.regressors[0] @ made.coefficients.double() + made.constant).numpy()
 
     class Part:
         """A kernel of some columns."""
@@ -93,7 +103,7 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
         def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return self.kernel(a[:, self.columns], b[:, self.columns])  # type: ignore[operator]
 
-    amplitude, level = (float(p.detach().exp()) for p in (made.amplitude, made.level))
+    amplitude, level = (float(p.exp()) for p in (made.amplitude, made.level))
     local = Part(ConstantKernel(amplitude**2) * Matern(1.0, nu=1.5), slice(0, 5))
     drift = Part(DotProduct(0.0), slice(5, 7))
 
@@ -101,36 +111,36 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
         x, z = table(a), table(b)
         return local(x, z) + drift(x, z) + level**2
 
-    noise = float(made.noise.detach().exp()) ** 2
-    k = covariance(seen, seen) + (noise + kriging.JITTER) * np.eye(25)
+    noise = float(made.noise.exp()) ** 2
+    k = covariance(seen, seen) + (noise + JITTER) * np.eye(25)
     cross = covariance(asked, seen)
-    expected = cross @ np.linalg.solve(k, y[0].numpy())
+    expected = trend(asked) + cross @ np.linalg.solve(k, y[0].numpy() - trend(seen))
     spread = covariance(asked, asked) - cross @ np.linalg.solve(k, cross.T)
-    np.testing.assert_allclose(mean[0].detach(), expected, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(std[0].detach() ** 2, np.diag(spread) + noise, rtol=1e-5)
+    np.testing.assert_allclose(mean[0], expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(std[0] ** 2, np.diag(spread) + noise, rtol=1e-5)
 
 
 def test_leave_one_out_leaves_one_out() -> None:
     made, seen = process(), inputs(12, 0)
     y, everyone = torch.randn(1, 12).double(), torch.ones(1, 12) > 0
-    mean, std = made.leave_one_out(made.condition(seen, y, everyone))
+    error, std = made.leave_one_out(made.condition(seen, y, everyone))
     for i in range(12):
         others = everyone.clone()
         others[0, i] = False
         given = made.condition(seen, y, others)
         alone = made.predict(given, seen[:, i : i + 1])
-        torch.testing.assert_close(mean[0, i], alone[0][0, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close((y - error)[0, i], alone[0][0, 0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(std[0, i], alone[1][0, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
     torch.manual_seed(0)
-    made, seen = GaussianProcess(2, timed=False, length=5.0, hours=6.0), inputs(150, 0)
-    truth = GaussianProcess(2, timed=False, length=0.7, hours=6.0)
-    truth.noise.data.fill_(np.log(0.05))
-    k = truth.covariance(seen, seen).detach() + 1e-8 * torch.eye(150).double()
+    made, seen, truth = fresh(5.0), inputs(150, 0), fresh(0.7)
+    truth.noise.fill_(np.log(0.05))
+    k = truth.covariance(seen, seen) + 1e-8 * torch.eye(150).double()
     y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[..., 0]
     y, everyone = y + 0.05 * torch.randn(1, 150).double(), torch.ones(1, 150) > 0
+    y = y + 2 * seen.regressors[..., 2] + 1  # which regression explains
 
     def score() -> float:
         return made.log_likelihood(made.condition(seen, y, everyone)).item()
@@ -139,10 +149,12 @@ def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
     made.fit(seen, y, everyone)
     assert score() > before + 10
     assert 0.02 < made.noise.exp().item() < 0.1
+    assert made.coefficients[2].item() == pytest.approx(2, abs=0.1)
+    assert not any(p.requires_grad for p in made.buffers())
     exact = torch.distributions.MultivariateNormal(
-        torch.zeros(150).double(),
+        made.mean(seen)[0],
         made.covariance(seen, seen)[0]
-        + torch.eye(150).double() * (made.noise.double().exp() ** 2 + kriging.JITTER),
+        + torch.eye(150).double() * (made.noise.double().exp() ** 2 + JITTER),
     )
     assert score() == pytest.approx(exact.log_prob(y[0]).item(), rel=1e-6)
 
@@ -154,10 +166,11 @@ def test_fresh_weights_predict_what_kriging_predicts() -> None:
     seen = one.context["stations"]
     assert seen.y is not None
     gp = network._process(0)
+    none = seen.x[..., :0]
     given = gp.condition(
-        network._inputs(seen), seen.y[..., 1].double(), torch.ones(seen.x.shape[:2]) > 0
+        network._inputs(seen, none), seen.y[..., 1].double(), torch.ones(seen.x.shape[:2]) > 0
     )
-    mean, std = gp.predict(given, network._inputs(one.target))
+    mean, std = gp.predict(given, network._inputs(one.target, one.target.x[..., :0]))
     torch.testing.assert_close(made.mean[..., 0].double(), mean, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(made.stddev[..., 0].double(), std, rtol=1e-4, atol=1e-5)
 
@@ -209,8 +222,25 @@ def test_contract(kind: str) -> None:  # noqa: ARG001
         ({"prior": Kriging(of=(("ship", 0),))}, "Unknown source 'ship' in the prior; did you mean"),
         ({"prior": Kriging(of=(("ships", 1),))}, "Column 1 of source 'ships' in the prior"),
         (
-            {"prior": Kriging(of=(("ships", 0),), features=("height",))},
+            {"prior": Kriging(of=(("ships", 0),), drift=("height",))},
             "Unknown feature 'height' in the prior",
+        ),
+        (
+            {
+                "prior": Kriging(
+                    of=(None,), fields=(GriddedField(source="ship", columns=(0,), grid=GRID),)
+                )
+            },
+            "Unknown source 'ship' in the prior",
+        ),
+        (
+            {
+                "prior": Kriging(
+                    of=(None,),
+                    fields=(GriddedField(source="ships", columns=(0,), grid=Grid(GRID.axes[:1])),),
+                )
+            },
+            r"grid of field 'ships' in the prior has axes \('lat',\)",
         ),
         ({"tokens": Values()}, "Value tokens"),
     ],
@@ -222,7 +252,7 @@ def test_priors_that_do_not_fit_are_refused(changes: dict[str, object], message:
 
 def test_a_model_with_a_prior_is_fitted_saved_and_loaded(tmp_path: object) -> None:
     data = small.dataset()
-    model = GriddedTNP.for_data(data, prior="kriging", dim=16, heads=2, layers=1, quiet=True)
+    model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1, quiet=True)
     assert isinstance(model.network, KrigedNetwork)
     model.fit(data, recipe=Recipe(3, 2, 1e-3), quiet=True)
     once = data.at(small.TIMES[2])
@@ -234,3 +264,39 @@ def test_a_model_with_a_prior_is_fitted_saved_and_loaded(tmp_path: object) -> No
     assert np.isfinite(
         model.sample(2, once, at=places, subset=4, progress=False)["t2m_sample0"]
     ).all()
+
+
+def test_without_observations_of_the_target_it_is_regression() -> None:
+    """On a gridded source, whose values are interpolated to the targets."""
+    field = GriddedField(source="ships", columns=(0,), grid=GRID)
+    network = build_model(config(prior=Kriging(of=(None,), drift=("elevation",), fields=(field,))))
+    assert isinstance(network, KrigedNetwork)
+    at = GRID.points().flatten(0, 1)[None].repeat(4, 1, 1)
+
+    def one(seed: int) -> Task:
+        g = torch.Generator().manual_seed(seed)
+        target = points(40, 1, seed, batch=4)
+        slope = torch.randn(4, 2, generator=g)
+        plane = (at * slope[:, None]).sum(-1, keepdim=True)
+        ships = PointSet(at, plane / 40, None, torch.zeros(4, 64, 1))
+        y = 3 * (target.x * slope[:, None]).sum(-1, keepdim=True) / 40 + 0.5
+        return Task({"ships": ships}, replace(target, y=y))
+
+    network.fit_prior([one(seed) for seed in range(4)])
+    made, wanted = network(one(9)), one(9).target.y
+    assert wanted is not None
+    x = one(9).target.x - torch.tensor([44.0, 4.0])
+    inner = (x.abs() < 3).all(-1)  # not beyond the last grid points
+    assert (made.mean - wanted)[inner].abs().max().item() < 0.1 * wanted.std().item()
+
+
+def test_the_design_regresses_on_gridded_sources_and_can_be_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = small.dataset()
+    model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1)
+    assert "kriging: the network corrects regression on" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert model.config.prior is not None
+    assert GriddedTNP.for_data(data, prior="none", quiet=True).config.prior is None

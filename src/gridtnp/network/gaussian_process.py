@@ -50,8 +50,8 @@ class GaussianProcess(nn.Module):
 
     The process is Matérn 3/2 in space and in the first `distances` regressors and exponential in
     time. In every task it has a random level and random deviations of the coefficients of the
-    first `drifts` regressors. Hyper-parameters are fitted by maximum likelihood, not trained; positive
-    ones are kept as logarithms. `length` is in the units of places.
+    first `drifts` regressors. Hyper-parameters are fitted by maximum likelihood and not trained;
+    positive ones are kept as logarithms. `length` is in the units of places.
     """
 
     amplitude: Tensor

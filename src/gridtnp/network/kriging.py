@@ -25,7 +25,7 @@ from gridtnp.task import PointSet, Task
 
 EXACT = 256
 """Larger contexts are not factorised as a whole: each target uses its nearest observations."""
-NEAREST = 32
+NEAREST = 16
 """Nearest observations per target in large contexts."""
 FITTED = 200
 """Observations of a task that hyper-parameters are fitted to."""

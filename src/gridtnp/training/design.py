@@ -71,6 +71,8 @@ SIZES: dict[str, Scale] = {
 """`medium` is close to the paper's models."""
 YEAR = 8766.0
 """Hours."""
+MAX_KRIGED = 4000
+"""Most observations of a task, on average, that are kriged unless asked for."""
 DRAWS = 4
 """Batches drawn to measure the density of observations."""
 
@@ -94,7 +96,7 @@ class ModelOptions(Part):
     positions: Positions | None = None
     fusion: Literal["single", "multi"] | None = None
     min_noise: float | None = None
-    prior: Literal["kriging"] | None = None
+    prior: Literal["kriging", "none"] | None = None
     recipe: Recipe | str | None = None
     context_window: str = NOW
     target_window: str = NOW
@@ -250,8 +252,8 @@ def _design_network(
     ]
     if train.feature_names:
         reasons.append(("features", ", ".join(train.feature_names), "known everywhere"))
-    if options.prior is not None:
-        reasons.append(("prior", options.prior, "the network corrects kriging of the context"))
+    prior, reason = _prior(train, spec, extent, options, points)
+    reasons.append(("prior", "none" if prior is None else prior.kind, reason))
     return ModelConfig(
         coordinates=grid.names,
         features=train.feature_names,
@@ -269,8 +271,24 @@ def _design_network(
         dim=dim,
         heads=heads,
         min_noise=0.01 if options.min_noise is None else options.min_noise,
-        prior=None if options.prior is None else _kriging(train, spec, extent),
+        prior=prior,
     )
+
+
+def _prior(
+    train: Dataset, spec: TaskSpec, extent: Extent, options: ModelOptions, points: float
+) -> tuple[Kriging | None, str]:
+    """What the network corrects, and why."""
+    if options.prior == "none":
+        return None, "as given"
+    if options.prior is None and points > MAX_KRIGED:
+        return None, f"more than {MAX_KRIGED:,} observations per task take too long to krige"
+    prior = _kriging(train, spec, extent)
+    gridded = [f"{f.source}.{v}" for f in prior.fields for v in spec.contexts[f.source].variables]
+    names = ", ".join([*prior.features, *gridded])
+    parts = [f"regression on {names}"] * bool(names)
+    parts += ["kriging of the context"] * any(of is not None for of in prior.of)
+    return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
 
 
 def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
