@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -227,7 +226,7 @@ class GriddedTNP:
 
         parts = [train] if val is None else [train, val]
         self.spec.warn_outside(parts, self.network.grid, stacklevel=2)
-        followed = fit(
+        self.contents = fit(
             self.contents,
             train,
             val,
@@ -242,7 +241,6 @@ class GriddedTNP:
             shard=shard,
             quiet=quiet,
         )
-        self.contents = replace(self.contents, recipe=followed)
         return self
 
     def save(self, folder: str | os.PathLike[str]) -> Path:

@@ -10,12 +10,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.sources import Lazy, Panel, Source
+from gridtnp.data.station_effects import StationEffects
 from gridtnp.errors import require_known
 
 PAPER = {
@@ -37,16 +39,19 @@ ALIASES = {
         f"{c}_component_of_wind_{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)
     },
 }
+STATIONS = ".stations"
+"""Key of the station effects in a file; no variable is called so."""
 STEPS = 256
 """Time steps from which the moments of a lazy source are estimated."""
 
 
 @dataclass(frozen=True)
 class Normaliser:
-    """(value - mean) / std and its inverse."""
+    """(value - mean) / std and its inverse, and the persistent effects of stations, if known."""
 
     mean: Mapping[str, float]
     std: Mapping[str, float]
+    stations: StationEffects | None = None
 
     def __post_init__(self) -> None:
         for name, std in self.std.items():
@@ -109,13 +114,18 @@ class Normaliser:
         return self._constants(names)[1]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        record = {name: [self.mean[name], self.std[name]] for name in self.mean}
+        record: dict[str, Any] = {k: [self.mean[k], self.std[k]] for k in self.mean}
+        if self.stations is not None:
+            record[STATIONS] = self.stations.to_record()
         Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Normaliser:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls({k: v[0] for k, v in record.items()}, {k: v[1] for k, v in record.items()})
+        effects = record.pop(STATIONS, None)
+        stations = None if effects is None else StationEffects.from_record(effects)
+        mean, std = ({k: v[i] for k, v in record.items()} for i in range(2))
+        return cls(mean, std, stations)
 
     def _constants(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         for name in names:

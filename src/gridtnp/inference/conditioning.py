@@ -217,7 +217,7 @@ class Conditioner:
             there, source = variables.available(task_time), variables.source
             rows = there.complete
             observed = there.observations(rows, task_time)
-            points = self.assembler.points(source, variables.variables, [observed])
+            points = self.assembler.context(source, variables.variables, [observed])
             if points.mask is not None:  # outside of the grid
                 inside = points.mask[0]
                 self.unusable.observations += int((~inside).sum())

@@ -10,7 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 JITTER = 1e-6
-"""Added to the diagonal of covariance matrices."""
+"""Added to the diagonal of covariance matrices, relative to the largest variance or to 1."""
+LARGEST = 8.0
+"""Limit of the logarithm of a hyper-parameter."""
 RIDGE = 1e-3
 """Penalty of the coefficients of normalised regressors."""
 SEARCH = 60
@@ -56,6 +58,7 @@ class GaussianProcess(nn.Module):
 
     amplitude: Tensor
     noise: Tensor
+    local: Tensor
     level: Tensor
     length: Tensor
     hours: Tensor
@@ -82,6 +85,7 @@ class GaussianProcess(nn.Module):
 
         log("amplitude", 0.3)
         log("noise", 0.1)
+        log("local", 0.03)
         log("level", 1.0)
         log("length", length)
         log("hours", hours)
@@ -116,21 +120,35 @@ class GaussianProcess(nn.Module):
         return a.regressors[..., : len(self.drift)] * _exp(self.drift)
 
     def condition(
-        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+        self,
+        inputs: Inputs,
+        y: Float[Tensor, "batch n"],
+        mask: Bool[Tensor, "batch n"],
+        new: Bool[Tensor, "batch n"] | None = None,
     ) -> Posterior:
-        """The posterior given the observations where `mask` is true."""
+        """The posterior given the observations where `mask` is true.
+
+        Those at `new` places have the noise of `predict`.
+        """
         used = mask.to(y.dtype)
         residual = (y - self.mean(inputs)) * used
         k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
-        diagonal = used * _exp(self.noise).square() + (1 - used) + JITTER
+        noise = _exp(self.noise).square().expand_as(used)
+        noise = noise if new is None else noise + new * _exp(self.local).square()
+        one = used.new_ones((len(used), 1))
+        jitter = JITTER * torch.cat([self.variance(inputs), one], 1).amax(1, keepdim=True)
+        diagonal = used * noise + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
         return Posterior(inputs, residual, mask, factor, weights)
 
-    def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of new observations, noise included: (batch, m) each.
+    def predict(
+        self, given: Posterior | None, at: Inputs, *, new: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of observations, noise included: (batch, m) each.
 
-        Without a posterior, those of the prior.
+        Those at `new` places deviate by local effects too, which are known of places in the
+        context. Without a posterior, it is the prior.
         """
         mean, variance = self.mean(at), self.variance(at)
         if given is not None:
@@ -138,7 +156,8 @@ class GaussianProcess(nn.Module):
             mean = mean + (k @ given.weights[..., None])[..., 0]
             half = torch.linalg.solve_triangular(given.factor, k.mT, upper=False)
             variance = (variance - half.square().sum(1)).clamp_min(JITTER)
-        return mean, (variance + _exp(self.noise).square()).sqrt()
+        noise = _exp(self.noise).square() + new * _exp(self.local).square()
+        return mean, (variance + noise).sqrt()
 
     def leave_one_out(self, given: Posterior) -> tuple[Tensor, Tensor]:
         """Error and standard deviation of predicting every observation from all others."""
@@ -156,7 +175,11 @@ class GaussianProcess(nn.Module):
         return -0.5 * fit - logs.sum() - 0.5 * math.log(2 * math.pi) * used.sum()
 
     def fit(
-        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+        self,
+        inputs: Inputs,
+        y: Float[Tensor, "batch n"],
+        mask: Bool[Tensor, "batch n"],
+        new: Bool[Tensor, "batch n"] | None = None,
     ) -> None:
         """Maximise the marginal likelihood (empirical Bayes), as kriging does."""
         self._regress(inputs, y, mask)
@@ -166,7 +189,7 @@ class GaussianProcess(nn.Module):
 
         def loss() -> Tensor:
             search.zero_grad()
-            value = -self.log_likelihood(self.condition(inputs, y, mask)) / mask.sum()
+            value = -self.log_likelihood(self.condition(inputs, y, mask, new)) / mask.sum()
             # a weak prior keeps hyper-parameters that the data do not determine near their start
             value = value + 1e-3 * sum(
                 (p - s).square().sum() for p, s in zip(parameters, start, strict=True)
@@ -194,7 +217,7 @@ class GaussianProcess(nn.Module):
 
 
 def _exp(log: Tensor) -> Tensor:
-    return log.double().exp()
+    return log.double().clamp(-LARGEST, LARGEST).exp()
 
 
 def _distance(a: Float[Tensor, "batch n d"], b: Float[Tensor, "batch m d"]) -> Tensor:

@@ -137,26 +137,37 @@ class KrigedNetwork(NeuralProcess):
     def fit_prior(self, tasks: Sequence[Task]) -> None:
         """Fit the hyper-parameters to training tasks by maximum likelihood, as kriging does."""
         for j in range(len(self.outputs)):
-            found = self._training(tasks, j)
-            self._process(j).fit(found.inputs, found.y, found.mask)
+            generator, pieces = torch.Generator().manual_seed(0), []
+            for task in tasks:
+                found = self.all_observations(task, j)
+                new = torch.arange(found.y.shape[1], device=found.y.device) < task.target.n
+                for b in range(task.target.batch):
+                    rows = torch.nonzero(found.mask[b].cpu())[:, 0]
+                    order = torch.randperm(len(rows), generator=generator)[:FITTED]
+                    some = rows[order].to(found.y.device)
+                    pieces.append((found.inputs[b, some], found.y[b, some], new[some]))
+            self._process(j).fit(*_padded(pieces))
 
-    def _training(self, tasks: Sequence[Task], j: int) -> Observations:
-        """Some observations of an output in every task, context and targets alike."""
-        generator, pieces, of = torch.Generator().manual_seed(0), [], self.outputs[j]
-        for task in tasks:
-            context = self.signature.complete(task.context, task.target)
-            fields = rasters(self.fields, context)
-            both = [self._observed(task.target, j, sample(fields, task.target.x))]
-            if of is not None:
-                points = context[of[0]]
-                both.append(self._observed(points, of[1], sample(fields, points.x, skip=of[0])))
-            for b in range(task.target.batch):
-                rows = [torch.nonzero(found.mask[b])[:, 0] for found in both]
-                inputs = [found.inputs[b, some] for found, some in zip(both, rows, strict=True)]
-                y = torch.cat([found.y[b, some] for found, some in zip(both, rows, strict=True)])
-                order = torch.randperm(len(y), generator=generator)[:FITTED].to(y.device)
-                pieces.append((_joined(inputs)[order,], y[order]))
-        return _padded(pieces)
+    def all_observations(self, task: Task, j: int) -> Observations:
+        """Observations of an output in a task: the targets, followed by the context."""
+        context = self.signature.complete(task.context, task.target)
+        fields, of = rasters(self.fields, context), self.outputs[j]
+        found = [self._observed(task.target, j, sample(fields, task.target.x))]
+        if of is not None:
+            points = context[of[0]]
+            found.append(self._observed(points, of[1], sample(fields, points.x, skip=of[0])))
+        times = [one.inputs.time for one in found if one.inputs.time is not None]
+        inputs = Inputs(
+            torch.cat([one.inputs.place for one in found], 1),
+            torch.cat(times, 1) if times else None,
+            torch.cat([one.inputs.regressors for one in found], 1),
+        )
+        y, mask = (torch.cat(c, 1) for c in ([o.y for o in found], [o.mask for o in found]))
+        return Observations(inputs, y, mask)
+
+    def leave_one_out(self, j: int, seen: Observations) -> tuple[Tensor, Tensor]:
+        """Error and standard deviation of predicting every observation from all others."""
+        return self._leave_one_out(j, seen, self._condition(j, seen))
 
     # ---- kriging ---------------------------------------------------------------------------------
 
@@ -187,13 +198,17 @@ class KrigedNetwork(NeuralProcess):
             if of is None or found is None or of[0] != name:
                 columns += [points.x.new_zeros(points.x.shape[:2]).double()] * len(COLUMNS)
                 continue
-            if isinstance(posterior, Posterior):
-                error, std = self._process(j).leave_one_out(posterior)
-            else:
-                mean, std = self._from_nearest(j, found, found.inputs, skip=1)
-                error = found.y - mean
+            error, std = self._leave_one_out(j, found, posterior)
             columns += [found.y - error, std.log(), error / std]
         return torch.stack(columns, -1)
+
+    def _leave_one_out(
+        self, j: int, seen: Observations, given: Posterior | Observations | None
+    ) -> tuple[Tensor, Tensor]:
+        if isinstance(given, Posterior):
+            return self._process(j).leave_one_out(given)
+        mean, std = self._from_nearest(j, seen, seen.inputs, skip=1)
+        return seen.y - mean, std
 
     def _predict(
         self, j: int, given: Posterior | Observations | None, at: Inputs
@@ -218,7 +233,7 @@ class KrigedNetwork(NeuralProcess):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
                 near = process.condition(given.inputs[b, some], y, torch.ones_like(y) > 0)
-                mean, std = process.predict(near, at[b, i : i + PIECE, None])
+                mean, std = process.predict(near, at[b, i : i + PIECE, None], new=not skip)
                 means.append(mean[:, 0])
                 stds.append(std[:, 0])
         shape = at.place.shape[:2]
@@ -242,31 +257,22 @@ class KrigedNetwork(NeuralProcess):
         return Inputs(place, time, torch.cat([drift, sampled, others], -1).double())
 
 
-def _joined(pieces: Sequence[Inputs]) -> Inputs:
-    times = [piece.time for piece in pieces if piece.time is not None]
-    return Inputs(
-        torch.cat([piece.place for piece in pieces], -2),
-        torch.cat(times, -1) if times else None,
-        torch.cat([piece.regressors for piece in pieces], -2),
-    )
-
-
-def _padded(pieces: Sequence[tuple[Inputs, Tensor]]) -> Observations:
-    """Observations of several tasks as a batch."""
+def _padded(
+    pieces: Sequence[tuple[Inputs, Tensor, Tensor]],
+) -> tuple[Inputs, Tensor, Tensor, Tensor]:
+    """Observations of several tasks as a batch: inputs, values, mask, and which are new."""
 
     def pad(values: Sequence[Tensor]) -> Tensor:
         return nn.utils.rnn.pad_sequence(list(values), batch_first=True)
 
-    times = [inputs.time for inputs, _ in pieces if inputs.time is not None]
-    return Observations(
-        Inputs(
-            pad([inputs.place for inputs, _ in pieces]),
-            pad(times) if times else None,
-            pad([inputs.regressors for inputs, _ in pieces]),
-        ),
-        pad([y for _, y in pieces]),
-        pad([torch.ones_like(y, dtype=torch.bool) for _, y in pieces]),
+    times = [inputs.time for inputs, _, _ in pieces if inputs.time is not None]
+    inputs = Inputs(
+        pad([inputs.place for inputs, _, _ in pieces]),
+        pad(times) if times else None,
+        pad([inputs.regressors for inputs, _, _ in pieces]),
     )
+    mask = pad([torch.ones_like(y, dtype=torch.bool) for _, y, _ in pieces])
+    return inputs, pad([y for _, y, _ in pieces]), mask, pad([new for _, _, new in pieces])
 
 
 def _extended(points: PointSet, *columns: Tensor) -> PointSet:

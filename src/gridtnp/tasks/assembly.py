@@ -14,6 +14,7 @@ from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.sources import Source
+from gridtnp.data.station_effects import terms
 from gridtnp.data.times import HOUR
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
@@ -37,6 +38,23 @@ class Assembler:
     def __post_init__(self) -> None:
         for name in self.coordinates:
             require_known(name, ("time", "lat", "lon"), "coordinate")
+
+    def context(
+        self, source: Source, variables: Sequence[str], tasks: Sequence[Observations]
+    ) -> PointSet:
+        """A context set: `points` without the persistent effects of their stations."""
+        points = self.points(source, variables, tasks)
+        effects = None if self.normaliser is None else self.normaliser.stations
+        if effects is None or effects.source != source.name or points.y is None:
+            return points
+        y = points.y.clone()
+        for i, task in enumerate(tasks):
+            known = self._effects[source.name][source.places(task.rows)]
+            times = terms(source.times_of(task.rows), len(task.rows))
+            for column, variable in effects.columns_of(variables):
+                effect = (times * known[..., variable]).sum(1)
+                y[i, : len(effect), column] -= torch.from_numpy(effect.astype(np.float32))
+        return replace(points, y=y)
 
     def points(
         self, source: Source, variables: Sequence[str], tasks: Sequence[Observations]
@@ -141,6 +159,14 @@ class Assembler:
             known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}
             found[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
         return found
+
+    @cached_property
+    def _effects(self) -> dict[str, np.ndarray]:
+        """Coefficients of the effects of stations at the locations of every source."""
+        assert self.normaliser is not None
+        assert self.normaliser.stations is not None
+        stations = self.normaliser.stations
+        return {name: stations.places_of(source) for name, source in self.data.sources.items()}
 
     @cached_property
     def _static(self) -> dict[str, np.ndarray]:

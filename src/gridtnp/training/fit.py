@@ -22,7 +22,6 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.files import locked
-from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe
 from gridtnp.recipes import recipe as to_recipe
@@ -35,6 +34,7 @@ from gridtnp.tasks.selection import Selection
 from gridtnp.training.distributed import in_main_process, make_accelerator
 from gridtnp.training.estimates import estimate
 from gridtnp.training.loop import Progress, train
+from gridtnp.training.priors import fit_prior
 from gridtnp.training.progress import Display
 from gridtnp.training.resuming import recipe_of_run, require_same, run_config
 from gridtnp.training.run_folder import RunFolder
@@ -43,8 +43,6 @@ MAX_VALIDATION = 64
 """Maximum number of validation tasks; a random subset of the times is used if there are more."""
 SHIFT_SEED = 1
 """Seed of the shift augmentation, in addition to the run's seed."""
-PRIOR_TASKS = 16
-"""Training tasks that the hyper-parameters of a kriging prior are fitted to."""
 Tracker = str | GeneralTracker
 """`"tensorboard"`, `"wandb"`, …, or a tracker object of accelerate."""
 
@@ -64,8 +62,11 @@ def fit(
     workers: int = 1,
     shard: bool = False,
     quiet: bool = False,
-) -> Recipe:
-    """Train the model's network in place; see `GriddedTNP.fit`. Returns the recipe followed."""
+) -> ModelContents:
+    """Train the model's network in place; see `GriddedTNP.fit`.
+
+    Returns the model with the recipe followed and the effects of stations.
+    """
     keep_recipe = recipe is None or minutes is not None
     recipe = to_recipe(model.recipe if recipe is None else recipe)
     if resume and out is None:
@@ -84,10 +85,9 @@ def fit(
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
         require_same(run, config, seed, data)
+    model = fit_prior(model, data, seed)
+    sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
     validation = () if val is None else validation_tasks(model, val)
-    has_checkpoint = resumed and run is not None and run.files.exist
-    if isinstance(model.network, KrigedNetwork) and not has_checkpoint:
-        model.network.fit_prior([sampler.draw(i) for i in range(-(-PRIOR_TASKS // recipe.batch))])
     main = accelerator.is_main_process
     if main and not quiet and recipe != to_recipe(model.recipe):
         print(f"recipe: {recipe.summary}")
@@ -142,7 +142,7 @@ def fit(
         if run is not None and main:
             save(replace(model, recipe=recipe), run.model)
         accelerator.wait_for_everyone()
-    return recipe
+    return replace(model, recipe=recipe)
 
 
 def _task_maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
