@@ -38,7 +38,7 @@ def main() -> None:
     recipe = gt.recipe("quick")
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
-    model = gt.GriddedTNP.for_data(train, prior="kriging", recipe=recipe)
+    model = gt.GriddedTNP.for_data(train, recipe=recipe)
     resume = (out / "config.yaml").exists()  # continues an interrupted run, keeps a finished one
     model.fit(train, val, recipe=recipe, out=out, resume=resume)
 
