@@ -303,3 +303,16 @@ def test_the_design_regresses_on_gridded_sources_and_can_be_left_out(
     )
     assert model.config.prior is not None
     assert GriddedTNP.for_data(data, prior="none", quiet=True).config.prior is None
+
+
+def test_calibrated_intervals_hold_what_they_say() -> None:
+    network, one = build_model(config()), task(m=80)
+    assert isinstance(network, KrigedNetwork)
+    made, g = network(one), torch.Generator().manual_seed(0)
+    noise = 1.3 * made.stddev * torch.randn(made.mean.shape, generator=g)
+    wide = replace(one.target, y=made.mean + noise)
+    network.calibrate([Task(one.context, wide)])
+    assert network.log_spread.exp().item() == pytest.approx(1.3, rel=0.2)
+    torch.testing.assert_close(network(one).mean, made.mean)
+    network.calibrate([task(m=3)])  # too few
+    assert network.log_spread.item() == 0

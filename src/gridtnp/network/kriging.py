@@ -29,6 +29,12 @@ NEAREST = 16
 """Nearest observations per target in large contexts."""
 FITTED = 200
 """Observations of a task that hyper-parameters are fitted to."""
+CALIBRATED = 100
+"""Fewest targets to calibrate on."""
+SPREADS = (0.8, 1.5)
+"""Limits of the factor that calibrates standard deviations."""
+WITHIN_90 = 1.6448536
+"""Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
 ENTRIES = 2**23
 """Entries of a covariance matrix that are held at once."""
 PIECE = 4096
@@ -105,6 +111,8 @@ class KrigedNetwork(NeuralProcess):
             )
             for _ in self.outputs
         )
+        self.log_spread: Tensor
+        self.register_buffer("log_spread", torch.zeros(len(self.outputs)))
 
     def encode(self, context: Mapping[str, PointSet]) -> Encoding:
         device = next(iter(context.values())).x.device.type
@@ -131,7 +139,26 @@ class KrigedNetwork(NeuralProcess):
             columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
-        return Normal(mean + std * rest.mean, std * rest.stddev, validate_args=False)
+        spread = std * rest.stddev * self.log_spread.exp()
+        return Normal(mean + std * rest.mean, spread, validate_args=False)
+
+    @torch.no_grad()
+    def calibrate(self, tasks: Sequence[Task]) -> None:
+        """Scale the standard deviations so that 90 % intervals hold 90 % of these targets.
+
+        A network knows the places that it was trained on, and is too sure of others.
+        """
+        self.log_spread.zero_()
+        errors = []
+        for task in tasks:
+            made, y = self(task), task.target.y
+            assert y is not None
+            z = ((y - made.mean) / made.stddev).abs()
+            errors.append(z.flatten(0, 1) if task.target.mask is None else z[task.target.mask])
+        z = torch.cat(errors)
+        if len(z) >= CALIBRATED:
+            factor = z.double().quantile(0.9, dim=0) / WITHIN_90
+            self.log_spread.copy_(factor.clamp(*SPREADS).log())
 
     @torch.no_grad()
     def fit_prior(self, tasks: Sequence[Task]) -> None:

@@ -34,7 +34,7 @@ from gridtnp.tasks.selection import Selection
 from gridtnp.training.distributed import in_main_process, make_accelerator
 from gridtnp.training.estimates import estimate
 from gridtnp.training.loop import Progress, train
-from gridtnp.training.priors import fit_prior
+from gridtnp.training.priors import calibrate, fit_prior
 from gridtnp.training.progress import Display
 from gridtnp.training.resuming import recipe_of_run, require_same, run_config
 from gridtnp.training.run_folder import RunFolder
@@ -139,6 +139,7 @@ def fit(
         finally:
             for tracker in accelerator.trackers:
                 tracker.finish()
+        calibrate(model, validation)
         if run is not None and main:
             save(replace(model, recipe=recipe), run.model)
         accelerator.wait_for_everyone()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,6 +42,13 @@ def fit_prior(model: ModelContents, data: Dataset, seed: int) -> ModelContents:
         model = replace(model, normaliser=replace(model.normaliser, stations=effects))
         network.fit_prior(_tasks(model, data, seed))
     return model
+
+
+def calibrate(model: ModelContents, validation: Sequence[Task]) -> None:
+    """Calibrate the standard deviations of a network with a prior on validation tasks."""
+    if isinstance(model.network, KrigedNetwork) and validation:
+        with model.inference():
+            model.network.calibrate([task.to(model.device) for task in validation])
 
 
 def _tasks(model: ModelContents, data: Dataset, seed: int) -> list[Task]:
