@@ -54,11 +54,15 @@ class Raw(Part):
 
 
 class Cell(Part):
-    """The position within the grid cell along the named axes, instead of the coordinates."""
+    """The position within the grid cell along the named axes, instead of the coordinates.
+
+    With `smooth`, it does not jump at the borders of cells.
+    """
 
     kind: Literal["cell"] = "cell"
     of: tuple[str, ...]
     per_column: PositiveInt = 8
+    smooth: bool = False
 
 
 class Embedded(Part):
@@ -81,29 +85,39 @@ class Values(Part):
 
 
 class PseudoToken(Part):
-    """Pseudo-token grid encoder (PT-GE); pseudo-tokens are shared along the axes in `shared`."""
+    """Pseudo-token grid encoder (PT-GE); pseudo-tokens are shared along the axes in `shared`.
+
+    With `smooth`, tokens fade in and out of the cells around them, at least two per axis.
+    """
 
     kind: Literal["pseudo-token"] = "pseudo-token"
     neighbours: Neighbours = 1
     shared: tuple[str, ...] = ()
+    smooth: bool = False
 
 
 class Mean(Part):
-    """Mean of the tokens in each cell (Avg-GE) plus a learned token, shared as in `PseudoToken`."""
+    """Mean of the tokens in each cell (Avg-GE) plus a learned token, shared as in `PseudoToken`.
+
+    With `smooth`, tokens fade in and out of the two cells per axis around them.
+    """
 
     kind: Literal["mean"] = "mean"
     shared: tuple[str, ...] = ()
+    smooth: bool = False
 
 
 class Kernel(Part):
     """Kernel interpolation to or from the grid; `neighbours=None` sums over all points.
 
-    Length-scales are initial values in the units of the grid's distance.
+    Length-scales are initial values in the units of the grid's distance. With `smooth`, the kernel
+    is tapered to zero within the neighbours, at least two per axis.
     """
 
     kind: Literal["kernel"] = "kernel"
     length_scale: PositiveFloat | tuple[PositiveFloat, ...]
     neighbours: Neighbours | None = 1
+    smooth: bool = False
 
 
 class Swin(Part):
@@ -154,10 +168,14 @@ class UNet(Part):
 
 
 class Neighbour(Part):
-    """Targets attend to their nearest grid points (NN-CA)."""
+    """Targets attend to their nearest grid points (NN-CA).
+
+    With `smooth`, grid points fade in and out of the neighbourhood, at least two per axis.
+    """
 
     kind: Literal["neighbour"] = "neighbour"
     neighbours: Neighbours
+    smooth: bool = False
 
 
 class Full(Part):
@@ -348,11 +366,31 @@ class ModelConfig(Part):
             raise ValueError("The model has no grid, which relative positions need.")
         if isinstance(tokens, Embedded):
             embedding = [
-                Cell(of=part.of) if set(part.of) <= set(self.coordinates) else part
+                Cell(of=part.of)
+                if not isinstance(part, Cell) and set(part.of) <= set(self.coordinates)
+                else part
                 for part in tokens.embedding
             ]
             tokens = tokens.model_copy(update={"embedding": tuple(embedding)})
         a = a.model_copy(update={"positions": "relative"})
+        return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
+
+    def smooth(self) -> ModelConfig:
+        """This configuration without jumps at the borders of cells (`docs/models.md`)."""
+        a, tokens = self.architecture, self.tokens
+        if not isinstance(a, GriddedConfig):
+            return self
+        smooth = {"smooth": True}
+        if isinstance(tokens, Embedded):
+            embedding = [
+                part.model_copy(update=smooth) if isinstance(part, Cell) else part
+                for part in tokens.embedding
+            ]
+            tokens = tokens.model_copy(update={"embedding": tuple(embedding)})
+        parts: dict[str, object] = {"grid_encoder": a.grid_encoder.model_copy(update=smooth)}
+        if not isinstance(a.decoder, Full):
+            parts["decoder"] = a.decoder.model_copy(update=smooth)
+        a = a.model_copy(update=parts)
         return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
 
     def on(self, grid: Grid) -> ModelConfig:
