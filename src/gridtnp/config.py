@@ -26,6 +26,8 @@ class Part(BaseModel):
 
 Neighbours = PositiveInt | tuple[PositiveInt, ...]
 """Nearest grid points of a location: their total number (the paper's k), or one number per axis."""
+Smooth = bool | tuple[str, ...]
+"""Whether a grid encoder is smooth; or for which sources, with a grid for each of them."""
 
 
 class Fourier(Part):
@@ -93,7 +95,7 @@ class PseudoToken(Part):
     kind: Literal["pseudo-token"] = "pseudo-token"
     neighbours: Neighbours = 1
     shared: tuple[str, ...] = ()
-    smooth: bool = False
+    smooth: Smooth = False
 
 
 class Mean(Part):
@@ -104,7 +106,7 @@ class Mean(Part):
 
     kind: Literal["mean"] = "mean"
     shared: tuple[str, ...] = ()
-    smooth: bool = False
+    smooth: Smooth = False
 
 
 class Kernel(Part):
@@ -117,7 +119,7 @@ class Kernel(Part):
     kind: Literal["kernel"] = "kernel"
     length_scale: PositiveFloat | tuple[PositiveFloat, ...]
     neighbours: Neighbours | None = 1
-    smooth: bool = False
+    smooth: Smooth = False
 
 
 class Swin(Part):
@@ -339,6 +341,19 @@ class ModelConfig(Part):
                 "Value tokens have no features, through which a network sees the prior; use "
                 "embedded tokens."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _smooth_sources_fit(self) -> ModelConfig:
+        a = self.architecture
+        if isinstance(a, GriddedConfig) and isinstance(a.grid_encoder.smooth, tuple):
+            for name in a.grid_encoder.smooth:
+                require_known(name, self.sources, "source", "in smooth")
+            if a.fusion == "single":
+                raise ValueError(
+                    "All sources share one grid encoder, which is smooth for all of them or for "
+                    'none; use smooth=True or fusion="multi".'
+                )
         return self
 
     @model_validator(mode="after")

@@ -17,9 +17,9 @@ from gridtnp.config import (
     HierarchicalSwin,
     Kernel,
     Kriging,
-    Mean,
     ModelConfig,
     Neighbours,
+    PseudoToken,
     PTTNPConfig,
     Raw,
     TNPConfig,
@@ -168,24 +168,23 @@ def _tokens(config: ModelConfig) -> TokenEncoder:
 
 
 def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusion:
-    def encoder() -> GridEncoder:
+    def encoder(source: str | None = None) -> GridEncoder:
         e = a.grid_encoder
-        every_axis = a.grid.names if a.positions == "relative" else ()
+        smooth = e.smooth if isinstance(e.smooth, bool) else source in e.smooth
         if isinstance(e, Kernel):
             if e.neighbours is None:
                 return KernelGridEncoder(a.grid, length_scale=e.length_scale, width=None)
-            kind = SmoothKernelGridEncoder if e.smooth else KernelGridEncoder
-            width = _width(a.grid, e.neighbours, e.smooth)
+            kind = SmoothKernelGridEncoder if smooth else KernelGridEncoder
+            width = _width(a.grid, e.neighbours, smooth)
             return kind(a.grid, length_scale=e.length_scale, width=width)
-        shared = every_axis or e.shared
-        if isinstance(e, Mean):
-            if e.smooth:
-                width = _width(a.grid, 1, smooth=True)
-                return SmoothMeanGridEncoder(a.grid, dim=config.dim, width=width, shared=shared)
-            return MeanGridEncoder(a.grid, dim=config.dim, shared=shared)
-        kind = SmoothPseudoTokenGridEncoder if e.smooth else PseudoTokenGridEncoder
-        width = _width(a.grid, e.neighbours, e.smooth)
-        return kind(a.grid, dim=config.dim, heads=config.heads, width=width, shared=shared)
+        shared = a.grid.names if a.positions == "relative" else e.shared
+        width = _width(a.grid, e.neighbours if isinstance(e, PseudoToken) else 1, smooth)
+        if isinstance(e, PseudoToken):
+            kind = SmoothPseudoTokenGridEncoder if smooth else PseudoTokenGridEncoder
+            return kind(a.grid, dim=config.dim, heads=config.heads, width=width, shared=shared)
+        if smooth:
+            return SmoothMeanGridEncoder(a.grid, dim=config.dim, width=width, shared=shared)
+        return MeanGridEncoder(a.grid, dim=config.dim, shared=shared)
 
     values = isinstance(config.tokens, Values)
     if a.fusion == "single":
@@ -194,7 +193,7 @@ def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusi
         )
     dim_in = tokens.dim * len(config.sources)
     mix = mlp(dim_in, config.dim, dim=config.dim) if values else nn.Linear(dim_in, config.dim)
-    return FuseGrids({name: encoder() for name in config.sources}, mix)
+    return FuseGrids({name: encoder(name) for name in config.sources}, mix)
 
 
 def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:

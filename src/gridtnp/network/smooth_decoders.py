@@ -57,13 +57,11 @@ class SmoothAttentionGridDecoder(GridDecoder):
         ]
 
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
-        around = {
-            grid: (found := stencil(grid, targets.x, self.width), found.features())
-            for grid in dict.fromkeys(self.grids)
-        }
+        around = {g: stencil(g, targets.x, self.width) for g in dict.fromkeys(self.grids)}
+        features = {grid: near.features() for grid, near in around.items()}
         z = targets.z
         for layer, (grid, keys_values) in enumerate(zip(self.grids, prepared, strict=True)):
-            attend = partial(self._attend, layer, *around[grid])
+            attend = partial(self._attend, layer, around[grid], features[grid])
             z = self.blocks[layer](z, keys_values, attend)
         return z
 

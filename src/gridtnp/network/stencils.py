@@ -170,14 +170,16 @@ class OffsetGates(nn.Module):
 
     def __init__(self, axes: int, dim: int) -> None:
         super().__init__()
-        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, dim, bias=False) for _ in range(axes))
+        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, dim) for _ in range(axes))
+        for linear in self.axes:
+            nn.init.ones_(cast(nn.Linear, linear).bias)
 
     def forward(
         self, z: Float[Tensor, "batch n dz"], features: Sequence[Tensor]
     ) -> Float[Tensor, "batch n k dz"]:
         z = z.unsqueeze(2)
         for linear, along in zip(self.axes, features, strict=True):
-            gate = 1 + linear(along.to(z.dtype))
+            gate = linear(along.to(z.dtype))
             z = (z.unsqueeze(3) * gate.unsqueeze(2)).flatten(2, 3)
         return z
 
