@@ -27,7 +27,8 @@ class Part(BaseModel):
 Neighbours = PositiveInt | tuple[PositiveInt, ...]
 """Nearest grid points of a location: their total number (the paper's k), or one number per axis."""
 Smooth = bool | tuple[str, ...]
-"""Whether a grid encoder is smooth; or for which sources, with a grid for each of them."""
+"""Whether grid points fade in and out of neighbourhoods, at least two per axis, without jumps at
+the borders of cells (docs/models.md). Grid encoders may name the sources for which they do."""
 
 
 class Fourier(Part):
@@ -56,10 +57,7 @@ class Raw(Part):
 
 
 class Cell(Part):
-    """The position within the grid cell along the named axes, instead of the coordinates.
-
-    With `smooth`, it does not jump at the borders of cells.
-    """
+    """The position within the grid cell along the named axes, instead of the coordinates."""
 
     kind: Literal["cell"] = "cell"
     of: tuple[str, ...]
@@ -87,10 +85,7 @@ class Values(Part):
 
 
 class PseudoToken(Part):
-    """Pseudo-token grid encoder (PT-GE); pseudo-tokens are shared along the axes in `shared`.
-
-    With `smooth`, tokens fade in and out of the cells around them, at least two per axis.
-    """
+    """Pseudo-token grid encoder (PT-GE); pseudo-tokens are shared along the axes in `shared`."""
 
     kind: Literal["pseudo-token"] = "pseudo-token"
     neighbours: Neighbours = 1
@@ -99,10 +94,7 @@ class PseudoToken(Part):
 
 
 class Mean(Part):
-    """Mean of the tokens in each cell (Avg-GE) plus a learned token, shared as in `PseudoToken`.
-
-    With `smooth`, tokens fade in and out of the two cells per axis around them.
-    """
+    """Mean of the tokens in each cell (Avg-GE) plus a learned token, shared as in `PseudoToken`."""
 
     kind: Literal["mean"] = "mean"
     shared: tuple[str, ...] = ()
@@ -112,8 +104,7 @@ class Mean(Part):
 class Kernel(Part):
     """Kernel interpolation to or from the grid; `neighbours=None` sums over all points.
 
-    Length-scales are initial values in the units of the grid's distance. With `smooth`, the kernel
-    is tapered to zero within the neighbours, at least two per axis.
+    Length-scales are initial values in the units of the grid's distance.
     """
 
     kind: Literal["kernel"] = "kernel"
@@ -170,10 +161,7 @@ class UNet(Part):
 
 
 class Neighbour(Part):
-    """Targets attend to their nearest grid points (NN-CA).
-
-    With `smooth`, grid points fade in and out of the neighbourhood, at least two per axis.
-    """
+    """Targets attend to their nearest grid points (NN-CA)."""
 
     kind: Literal["neighbour"] = "neighbour"
     neighbours: Neighbours
@@ -344,19 +332,6 @@ class ModelConfig(Part):
         return self
 
     @model_validator(mode="after")
-    def _smooth_sources_fit(self) -> ModelConfig:
-        a = self.architecture
-        if isinstance(a, GriddedConfig) and isinstance(a.grid_encoder.smooth, tuple):
-            for name in a.grid_encoder.smooth:
-                require_known(name, self.sources, "source", "in smooth")
-            if a.fusion == "single":
-                raise ValueError(
-                    "All sources share one grid encoder, which is smooth for all of them or for "
-                    'none; use smooth=True or fusion="multi".'
-                )
-        return self
-
-    @model_validator(mode="after")
     def _positions_fit(self) -> ModelConfig:
         a = self.architecture
         if not isinstance(a, GriddedConfig) or a.positions == "absolute":
@@ -395,17 +370,11 @@ class ModelConfig(Part):
         a, tokens = self.architecture, self.tokens
         if not isinstance(a, GriddedConfig):
             return self
-        smooth = {"smooth": True}
         if isinstance(tokens, Embedded):
-            embedding = [
-                part.model_copy(update=smooth) if isinstance(part, Cell) else part
-                for part in tokens.embedding
-            ]
-            tokens = tokens.model_copy(update={"embedding": tuple(embedding)})
-        parts: dict[str, object] = {"grid_encoder": a.grid_encoder.model_copy(update=smooth)}
-        if not isinstance(a.decoder, Full):
-            parts["decoder"] = a.decoder.model_copy(update=smooth)
-        a = a.model_copy(update=parts)
+            embedding = tuple(_smooth(p) if isinstance(p, Cell) else p for p in tokens.embedding)
+            tokens = tokens.model_copy(update={"embedding": embedding})
+        decoder = a.decoder if isinstance(a.decoder, Full) else _smooth(a.decoder)
+        a = a.model_copy(update={"grid_encoder": _smooth(a.grid_encoder), "decoder": decoder})
         return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
 
     def on(self, grid: Grid) -> ModelConfig:
@@ -442,6 +411,14 @@ class ModelConfig(Part):
                 f"Coordinates {self.coordinates} are not the grid's axes "
                 f"{self.architecture.grid.names}; give the same names in the same order."
             )
+        smooth = self.architecture.grid_encoder.smooth
+        for name in () if isinstance(smooth, bool) else smooth:
+            require_known(name, self.sources, "source", "in smooth")
+        if not isinstance(smooth, bool) and self.architecture.fusion == "single":
+            raise ValueError(
+                "All sources share one grid encoder, which is smooth for all of them or for none; "
+                'use smooth=True or fusion="multi".'
+            )
         kernels = [
             isinstance(p, Kernel)
             for p in (self.architecture.grid_encoder, self.architecture.decoder)
@@ -456,3 +433,7 @@ class ModelConfig(Part):
                 "be trained; name a source in shared_with, or use value tokens."
             )
         return self
+
+
+def _smooth(part: Part) -> Part:
+    return part.model_copy(update={"smooth": True})

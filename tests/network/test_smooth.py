@@ -68,7 +68,7 @@ def built(config: ModelConfig) -> NeuralProcess:
     torch.manual_seed(0)
     model = build_model(config).double().eval()
     for p in model.parameters():
-        p.data += 0.2 * torch.randn_like(p)
+        p.data += 0.5 * torch.randn_like(p)
     return model
 
 
@@ -131,6 +131,7 @@ def test_the_papers_neighbours_do_jump() -> None:
     points = borders(GRIDS["globe"], 1, 0.37)
     hard = jump_of_targets(model, points, 1, 1e-6)
     assert hard > 1e-3
+    assert hard > 0.5 * jump_of_targets(model, points, 1, 1e-3)
     assert hard > 100 * jump_of_targets(built(config().smooth()), points, 1, 1e-6)
 
 
@@ -151,11 +152,11 @@ def test_no_jump_where_an_observation_crosses_a_border(grid: str, encoder: str) 
         step[axis] = GRIDS[grid].axes[axis].step / 2
         points = borders(GRIDS[grid], axis, 0.61)
         small = change(points, 1e-6 * step)
-        assert small < 1e-5
+        assert small < 1e-4
         assert small <= 3e-3 * change(points, 1e-3 * step) + 1e-9
 
 
-@settings(max_examples=examples(15), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     cell=st.integers(0, 7),
     across=st.floats(0.01, 0.99),
