@@ -41,7 +41,12 @@ from gridtnp.network.embeddings import (
     SphericalHarmonics,
 )
 from gridtnp.network.fusion import FuseGrids, FuseTokens
-from gridtnp.network.grid_decoders import AttentionGridDecoder, KernelGridDecoder
+from gridtnp.network.grid_decoders import (
+    AttentionGridDecoder,
+    KernelGridDecoder,
+    SmoothAttentionGridDecoder,
+    SmoothKernelGridDecoder,
+)
 from gridtnp.network.grid_encoders import KernelGridEncoder, MeanGridEncoder, PseudoTokenGridEncoder
 from gridtnp.network.grid_processors import (
     CNNProcessor,
@@ -51,7 +56,6 @@ from gridtnp.network.grid_processors import (
     ViTProcessor,
 )
 from gridtnp.network.likelihoods import GaussianLikelihood
-from gridtnp.network.smooth_decoders import SmoothAttentionGridDecoder, SmoothKernelGridDecoder
 from gridtnp.network.smooth_encoders import (
     SmoothKernelGridEncoder,
     SmoothMeanGridEncoder,

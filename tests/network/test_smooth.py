@@ -60,6 +60,7 @@ def config(
         ),
         dim=8,
         heads=2,
+        min_noise=0.1,
     )
 
 
@@ -68,7 +69,7 @@ def built(config: ModelConfig) -> NeuralProcess:
     torch.manual_seed(0)
     model = build_model(config).double().eval()
     for p in model.parameters():
-        p.data += 0.5 * torch.randn_like(p)
+        p.data += 0.3 * torch.randn_like(p)
     return model
 
 
@@ -115,14 +116,14 @@ def jump_of_targets(model: NeuralProcess, points: Tensor, axis: int, step: float
 @pytest.mark.parametrize("decoder", DECODERS)
 @torch.no_grad()
 def test_no_jump_where_a_target_crosses_a_border(grid: str, positions: str, decoder: str) -> None:
-    """A step of a millionth of a cell changes nothing on borders, more than it does elsewhere."""
+    """The jump on a border is that of the same step elsewhere, and falls to zero with the step."""
     model = built(config(grid, decoder=decoder, positions=positions).smooth())
     for axis in (0, 1):
         points = borders(GRIDS[grid], axis, 0.37)
-        large, small = (jump_of_targets(model, points, axis, s) for s in (1e-3, 1e-6))
-        elsewhere = jump_of_targets(model, points + 0.13 * GRIDS[grid].axes[axis].step, axis, 1e-6)
-        assert small <= elsewhere + 1e-4 < 1e-2
-        assert small <= 3e-3 * large + 1e-9  # falls with the step
+        large, small = (jump_of_targets(model, points, axis, s) for s in (1e-4, 1e-6))
+        elsewhere = jump_of_targets(model, points + 0.13 * GRIDS[grid].axes[axis].step, axis, 1e-4)
+        assert large <= elsewhere + 1e-2
+        assert small <= 2e-2 * large + 1e-9
 
 
 @torch.no_grad()
@@ -152,8 +153,7 @@ def test_no_jump_where_an_observation_crosses_a_border(grid: str, encoder: str) 
         step[axis] = GRIDS[grid].axes[axis].step / 2
         points = borders(GRIDS[grid], axis, 0.61)
         small = change(points, 1e-6 * step)
-        assert small < 1e-4
-        assert small <= 3e-3 * change(points, 1e-3 * step) + 1e-9
+        assert small <= 2e-3 * change(points, 1e-3 * step) + 1e-9
 
 
 @settings(max_examples=examples(10), deadline=None)
@@ -205,9 +205,9 @@ def test_weights_are_a_partition_of_unity(width: int, axis: Axis) -> None:
     assert index.max() < axis.size
     dense = torch.zeros(len(x), axis.size, dtype=torch.float64).scatter_add(1, index, weight)
     assert dense.diff(dim=0).abs().max() < 0.05
-    period = axis.period if axis.periodic else 1e9
-    apart = (x.unsqueeze(-1) - (axis.low + index * axis.step)) - offset * axis.step
-    assert (apart / period - (apart / period).round()).abs().max() * period < 1e-6
+    apart = (x.unsqueeze(-1) - axis.low) / axis.step - index - offset
+    turns = apart / axis.size if axis.periodic else apart[weight > 0]
+    torch.testing.assert_close(turns, turns.round() if axis.periodic else torch.zeros_like(turns))
 
 
 @torch.no_grad()

@@ -38,7 +38,13 @@ from gridtnp.network.embeddings import (
     SphericalHarmonics,
 )
 from gridtnp.network.fusion import FuseGrids, FuseTokens, Fusion
-from gridtnp.network.grid_decoders import AttentionGridDecoder, GridDecoder, KernelGridDecoder
+from gridtnp.network.grid_decoders import (
+    AttentionGridDecoder,
+    GridDecoder,
+    KernelGridDecoder,
+    SmoothAttentionGridDecoder,
+    SmoothKernelGridDecoder,
+)
 from gridtnp.network.grid_encoders import (
     GridEncoder,
     KernelGridEncoder,
@@ -58,7 +64,6 @@ from gridtnp.network.kriging import COLUMNS, KrigedNetwork
 from gridtnp.network.layers import mlp
 from gridtnp.network.likelihoods import GaussianLikelihood
 from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
-from gridtnp.network.smooth_decoders import SmoothAttentionGridDecoder, SmoothKernelGridDecoder
 from gridtnp.network.smooth_encoders import (
     SmoothKernelGridEncoder,
     SmoothMeanGridEncoder,
