@@ -47,7 +47,14 @@ from gridtnp.network.grid_decoders import (
     SmoothAttentionGridDecoder,
     SmoothKernelGridDecoder,
 )
-from gridtnp.network.grid_encoders import KernelGridEncoder, MeanGridEncoder, PseudoTokenGridEncoder
+from gridtnp.network.grid_encoders import (
+    KernelGridEncoder,
+    MeanGridEncoder,
+    PseudoTokenGridEncoder,
+    SmoothKernelGridEncoder,
+    SmoothMeanGridEncoder,
+    SmoothPseudoTokenGridEncoder,
+)
 from gridtnp.network.grid_processors import (
     CNNProcessor,
     HierarchicalSwinProcessor,
@@ -56,11 +63,6 @@ from gridtnp.network.grid_processors import (
     ViTProcessor,
 )
 from gridtnp.network.likelihoods import GaussianLikelihood
-from gridtnp.network.smooth_encoders import (
-    SmoothKernelGridEncoder,
-    SmoothMeanGridEncoder,
-    SmoothPseudoTokenGridEncoder,
-)
 from gridtnp.network.tokens import EmbeddedTokenEncoder, ValueTokenEncoder
 
 DIM = 8

@@ -23,9 +23,9 @@ from gridtnp.config import (
     PseudoToken,
     Swin,
 )
+from gridtnp.network.grid_encoders import SmoothPseudoTokenGridEncoder
 from gridtnp.network.model import NeuralProcess
-from gridtnp.network.smooth_encoders import SmoothPseudoTokenGridEncoder
-from gridtnp.network.stencils import stencil
+from gridtnp.stencils import stencil
 
 LAT, LON = Axis.cells("lat", -90.0, 90.0, 4), Axis.circle("lon", -180.0, 360.0, 8)
 GRIDS = {

@@ -50,6 +50,9 @@ from gridtnp.network.grid_encoders import (
     KernelGridEncoder,
     MeanGridEncoder,
     PseudoTokenGridEncoder,
+    SmoothKernelGridEncoder,
+    SmoothMeanGridEncoder,
+    SmoothPseudoTokenGridEncoder,
 )
 from gridtnp.network.grid_processors import (
     CNNProcessor,
@@ -64,11 +67,6 @@ from gridtnp.network.kriging import COLUMNS, KrigedNetwork
 from gridtnp.network.layers import mlp
 from gridtnp.network.likelihoods import GaussianLikelihood
 from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
-from gridtnp.network.smooth_encoders import (
-    SmoothKernelGridEncoder,
-    SmoothMeanGridEncoder,
-    SmoothPseudoTokenGridEncoder,
-)
 from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
 
 

@@ -21,8 +21,8 @@ from gridtnp import ops
 from gridtnp.config import Positions
 from gridtnp.grid import Grid
 from gridtnp.network.grid_encoders import SEKernel
-from gridtnp.network.layers import Attend, AttentionBlock
-from gridtnp.network.stencils import OffsetKeys, Stencil, stencil, stencil_points, with_poles
+from gridtnp.network.layers import Attend, AttentionBlock, OffsetKeys
+from gridtnp.stencils import Stencil, stencil, stencil_points, with_poles
 from gridtnp.task import TokenSet
 
 

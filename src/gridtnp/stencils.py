@@ -8,15 +8,13 @@ grid, which stands for the row of cells next to it.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from gridtnp.grid import Grid, polar_fade
 
@@ -127,65 +125,3 @@ def polar_rows(grid: Grid, like: Tensor) -> tuple[Int[Tensor, "p lon"], Int[Tens
 def _per_pole(grid: Grid) -> int:
     """Nodes per pole: one, or one for each grid point along the other axes."""
     return grid.size // (grid.axis("lat").size * grid.axis("lon").size)
-
-
-class OffsetKeys(nn.Module):
-    """Learned keys for the offset between a location and a grid point, as a bias of attention."""
-
-    def __init__(self, axes: int, heads: int, dim: int) -> None:
-        super().__init__()
-        self.keys = nn.Parameter(torch.zeros(axes, 2 * WAVES, heads, dim))
-
-    def forward(
-        self, query: Float[Tensor, "batch n heads dh"], features: Sequence[Tensor]
-    ) -> Float[Tensor, "batch n k heads"]:
-        logits = torch.einsum("bnhd,afhd->abnfh", query, self.keys * query.shape[-1] ** -0.5)
-        terms = [
-            (along.to(query.dtype).unsqueeze(-1) * logit.unsqueeze(2)).sum(3)
-            for along, logit in zip(features, logits, strict=True)
-        ]
-        return functools.reduce(_outer_sum, terms)
-
-
-class OffsetLogits(nn.Module):
-    """A learned logit per head for the offset between a token and a grid point."""
-
-    def __init__(self, axes: int, heads: int) -> None:
-        super().__init__()
-        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, heads, bias=False) for _ in range(axes))
-
-    def forward(self, features: Sequence[Tensor]) -> Float[Tensor, "batch n k heads"]:
-        terms = [
-            cast(nn.Linear, linear)(along.to(cast(nn.Linear, linear).weight.dtype))
-            for linear, along in zip(self.axes, features, strict=True)
-        ]
-        return functools.reduce(_outer_sum, terms)
-
-
-class OffsetGates(nn.Module):
-    """Gates on the channels of a token, learned functions of its offset from a grid point.
-
-    A token reaches several grid points; the gates tell each of them where it is seen from.
-    """
-
-    def __init__(self, axes: int, dim: int) -> None:
-        super().__init__()
-        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, dim) for _ in range(axes))
-        for linear in self.axes:
-            nn.init.ones_(cast(nn.Linear, linear).bias)
-
-    def forward(
-        self, z: Float[Tensor, "batch n dz"], features: Sequence[Tensor]
-    ) -> Float[Tensor, "batch n k dz"]:
-        z = z.unsqueeze(2)
-        for linear, along in zip(self.axes, features, strict=True):
-            gate = linear(along.to(z.dtype))
-            z = (z.unsqueeze(3) * gate.unsqueeze(2)).flatten(2, 3)
-        return z
-
-
-def _outer_sum(
-    a: Float[Tensor, "batch n k heads"], b: Float[Tensor, "batch n w heads"]
-) -> Float[Tensor, "batch n _ heads"]:
-    """The sums of all pairs."""
-    return (a.unsqueeze(3) + b.unsqueeze(2)).flatten(2, 3)
