@@ -37,11 +37,24 @@ from gridtnp.network.embeddings import (
     FourierEmbedding,
     InputEmbedding,
     RawEmbedding,
+    SmoothCellEmbedding,
     SphericalHarmonics,
 )
 from gridtnp.network.fusion import FuseGrids, FuseTokens
-from gridtnp.network.grid_decoders import AttentionGridDecoder, KernelGridDecoder
-from gridtnp.network.grid_encoders import KernelGridEncoder, MeanGridEncoder, PseudoTokenGridEncoder
+from gridtnp.network.grid_decoders import (
+    AttentionGridDecoder,
+    KernelGridDecoder,
+    SmoothAttentionGridDecoder,
+    SmoothKernelGridDecoder,
+)
+from gridtnp.network.grid_encoders import (
+    KernelGridEncoder,
+    MeanGridEncoder,
+    PseudoTokenGridEncoder,
+    SmoothKernelGridEncoder,
+    SmoothMeanGridEncoder,
+    SmoothPseudoTokenGridEncoder,
+)
 from gridtnp.network.grid_processors import (
     CNNProcessor,
     HierarchicalSwinProcessor,
@@ -71,6 +84,7 @@ def embedding() -> InputEmbedding:
         ((0, 1), SphericalHarmonics(3)),
         ((2,), FourierEmbedding(1, per_column=4, shortest=1.0, longest=10.0)),
         ((1,), CellEmbedding(GLOBE, ("lon",), per_column=4)),
+        ((0, 1), SmoothCellEmbedding(GLOBE, ("lat", "lon"), per_column=4)),
         ((2,), RawEmbedding(1)),
     ]
     return InputEmbedding(parts, DIM)
@@ -97,6 +111,15 @@ def grid_encoders() -> dict[str, Callable[[bool], None]]:
             "mean": partial(MeanGridEncoder, grid, dim=DIM, shared=grid.names[:1]),
             "kernel-cell": partial(KernelGridEncoder, grid, length_scale=1.5, width=each(grid, 1)),
             "kernel-all": partial(KernelGridEncoder, grid, length_scale=1.5, width=None),
+            "pseudo-token-smooth": partial(
+                SmoothPseudoTokenGridEncoder, grid, dim=DIM, heads=2, width=each(grid, 2)
+            ),
+            "mean-smooth": partial(
+                SmoothMeanGridEncoder, grid, dim=DIM, width=each(grid, 2), shared=grid.names
+            ),
+            "kernel-smooth": partial(
+                SmoothKernelGridEncoder, grid, length_scale=1.5, width=each(grid, 2)
+            ),
         }
         for kind, make in makers.items():
             cases[f"{kind}-{where}"] = lambda c, m=make: testing.check_grid_encoder(
@@ -166,6 +189,25 @@ def grid_decoders() -> dict[str, Callable[[bool], None]]:
                 0,
             ),
             "kernel-all": (partial(KernelGridDecoder, grids, length_scale=1.5, width=None), 0),
+            "neighbour-smooth": (
+                partial(SmoothAttentionGridDecoder, grids, dim=DIM, heads=2, width=each(grid, 3)),
+                DIM,
+            ),
+            "neighbour-smooth-relative": (
+                partial(
+                    SmoothAttentionGridDecoder,
+                    *(grids,),
+                    dim=DIM,
+                    heads=2,
+                    width=each(grid, 2),
+                    positions="relative",
+                ),
+                DIM,
+            ),
+            "kernel-smooth": (
+                partial(SmoothKernelGridDecoder, grids, length_scale=1.5, width=each(grid, 3)),
+                0,
+            ),
         }
         for kind, (make, dim_target) in makers.items():
             cases[f"{kind}-{where}"] = lambda c, m=make, d=dim_target: testing.check_grid_decoder(
@@ -239,6 +281,8 @@ def models() -> dict[str, Callable[[bool], None]]:
             ),
         ),
     }
+    configs["swin-tnp-smooth"] = configs["swin-tnp-relative"].smooth()
+    configs["convcnp-smooth"] = configs["convcnp"].smooth()
     return {
         f"model-{k}": lambda c, config=config: testing.check_neural_process(
             partial(build_model, config), SPACETIME, compiled=c

@@ -26,6 +26,9 @@ class Part(BaseModel):
 
 Neighbours = PositiveInt | tuple[PositiveInt, ...]
 """Nearest grid points of a location: their total number (the paper's k), or one number per axis."""
+Smooth = bool | tuple[str, ...]
+"""Whether grid points fade in and out of neighbourhoods, at least two per axis, without jumps at
+the borders of cells (docs/models.md). Grid encoders may name the sources for which they do."""
 
 
 class Fourier(Part):
@@ -59,6 +62,7 @@ class Cell(Part):
     kind: Literal["cell"] = "cell"
     of: tuple[str, ...]
     per_column: PositiveInt = 8
+    smooth: bool = False
 
 
 class Embedded(Part):
@@ -86,6 +90,7 @@ class PseudoToken(Part):
     kind: Literal["pseudo-token"] = "pseudo-token"
     neighbours: Neighbours = 1
     shared: tuple[str, ...] = ()
+    smooth: Smooth = False
 
 
 class Mean(Part):
@@ -93,6 +98,7 @@ class Mean(Part):
 
     kind: Literal["mean"] = "mean"
     shared: tuple[str, ...] = ()
+    smooth: Smooth = False
 
 
 class Kernel(Part):
@@ -104,6 +110,7 @@ class Kernel(Part):
     kind: Literal["kernel"] = "kernel"
     length_scale: PositiveFloat | tuple[PositiveFloat, ...]
     neighbours: Neighbours | None = 1
+    smooth: Smooth = False
 
 
 class Swin(Part):
@@ -158,6 +165,7 @@ class Neighbour(Part):
 
     kind: Literal["neighbour"] = "neighbour"
     neighbours: Neighbours
+    smooth: bool = False
 
 
 class Full(Part):
@@ -348,11 +356,25 @@ class ModelConfig(Part):
             raise ValueError("The model has no grid, which relative positions need.")
         if isinstance(tokens, Embedded):
             embedding = [
-                Cell(of=part.of) if set(part.of) <= set(self.coordinates) else part
+                Cell(of=part.of)
+                if not isinstance(part, Cell) and set(part.of) <= set(self.coordinates)
+                else part
                 for part in tokens.embedding
             ]
             tokens = tokens.model_copy(update={"embedding": tuple(embedding)})
         a = a.model_copy(update={"positions": "relative"})
+        return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
+
+    def smooth(self) -> ModelConfig:
+        """This configuration without jumps at the borders of cells (`docs/models.md`)."""
+        a, tokens = self.architecture, self.tokens
+        if not isinstance(a, GriddedConfig):
+            return self
+        if isinstance(tokens, Embedded):
+            embedding = tuple(_smooth(p) if isinstance(p, Cell) else p for p in tokens.embedding)
+            tokens = tokens.model_copy(update={"embedding": embedding})
+        decoder = a.decoder if isinstance(a.decoder, Full) else _smooth(a.decoder)
+        a = a.model_copy(update={"grid_encoder": _smooth(a.grid_encoder), "decoder": decoder})
         return ModelConfig.model_validate(dict(self) | {"architecture": a, "tokens": tokens})
 
     def on(self, grid: Grid) -> ModelConfig:
@@ -389,6 +411,14 @@ class ModelConfig(Part):
                 f"Coordinates {self.coordinates} are not the grid's axes "
                 f"{self.architecture.grid.names}; give the same names in the same order."
             )
+        smooth = self.architecture.grid_encoder.smooth
+        for name in () if isinstance(smooth, bool) else smooth:
+            require_known(name, self.sources, "source", "in smooth")
+        if not isinstance(smooth, bool) and self.architecture.fusion == "single":
+            raise ValueError(
+                "All sources share one grid encoder, which is smooth for all of them or for none; "
+                'use smooth=True or fusion="multi".'
+            )
         kernels = [
             isinstance(p, Kernel)
             for p in (self.architecture.grid_encoder, self.architecture.decoder)
@@ -403,3 +433,7 @@ class ModelConfig(Part):
                 "be trained; name a source in shared_with, or use value tokens."
             )
         return self
+
+
+def _smooth(part: Part) -> Part:
+    return part.model_copy(update={"smooth": True})

@@ -121,6 +121,27 @@ class Axis:
             return index.remainder(self.size), once.expand_as(index)
         return index.clamp(0, self.size - 1), (index >= 0) & (index < self.size)
 
+    def faded(self, x: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Indices of the `width` grid points around `x`, weights, and offsets `x` - grid point.
+
+        Weights and their slopes are continuous: each grid point is faded in over the outermost cell
+        of the neighbourhood. They sum to one, without grid points beyond an edge. Offsets are in
+        units of the spacing. A periodic axis that is shorter than the width repeats.
+        """
+        position = self.position(x).unsqueeze(-1)
+        if self.size == 1 and not self.periodic:
+            index = torch.zeros_like(position, dtype=torch.long)
+            return index, torch.ones_like(position).to(x.dtype), position.to(x.dtype)
+        # beyond the cells of the edge, weights stay as they are
+        inner = position if self.periodic else position.clamp(-0.5, self.size - 0.5)
+        first = (inner - width / 2).floor() + 1
+        index = first + torch.arange(width, device=x.device)
+        weight = smooth_step(width / 2 - (inner - index).abs())
+        if not self.periodic:
+            weight = weight * ((index >= 0) & (index < self.size))
+        weight = weight / weight.sum(-1, keepdim=True)
+        return self._to_index(index), weight.to(x.dtype), (position - index).to(x.dtype)
+
     def offset(self, a: Tensor, b: Tensor) -> Tensor:
         """`a - b`, the shorter way around on a periodic axis."""
         difference = a - b
@@ -189,6 +210,15 @@ class Grid:
         if self.metric == "plain":
             return self.names
         return (*(name for name in self.names if name not in ("lat", "lon")), "great_circle")
+
+    @property
+    def polar(self) -> bool:
+        """Whether the grid goes around a pole: locations there have many longitudes."""
+        if self.metric == "plain" or not self.axis("lon").periodic:
+            return False
+        lat = self.axis("lat")
+        ends = (lat.high + lat.step + ROUNDING >= 90, lat.low - lat.step - ROUNDING <= -90)
+        return lat.size > 1 and any(ends)
 
     def axis(self, name: str) -> Axis:
         require_known(name, self.names, "axis", "of the grid")
@@ -328,6 +358,17 @@ def _round(position: Tensor) -> Tensor:
     """Round to the nearest integer, halves up, without floating-point error."""
     lower = position.floor()
     return lower + (position - lower >= 0.5)
+
+
+def smooth_step(x: Tensor) -> Tensor:
+    """From 0 to 1 as `x` goes from 0 to 1, with zero slope at both ends."""
+    x = x.clamp(0, 1)
+    return x * x * (3 - 2 * x)
+
+
+def polar_fade(latitude: Tensor, step: float) -> Tensor:
+    """Zero on the poles, one where they are more than half a cell away."""
+    return smooth_step((90 - latitude.abs()) * (2 / step))
 
 
 def great_circle(lat1: Tensor, lon1: Tensor, lat2: Tensor, lon2: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from gridtnp.config import (
     HierarchicalSwin,
     Kernel,
     Kriging,
-    Mean,
     ModelConfig,
     Neighbours,
     PseudoToken,
@@ -35,15 +34,25 @@ from gridtnp.network.embeddings import (
     FourierEmbedding,
     InputEmbedding,
     RawEmbedding,
+    SmoothCellEmbedding,
     SphericalHarmonics,
 )
 from gridtnp.network.fusion import FuseGrids, FuseTokens, Fusion
-from gridtnp.network.grid_decoders import AttentionGridDecoder, GridDecoder, KernelGridDecoder
+from gridtnp.network.grid_decoders import (
+    AttentionGridDecoder,
+    GridDecoder,
+    KernelGridDecoder,
+    SmoothAttentionGridDecoder,
+    SmoothKernelGridDecoder,
+)
 from gridtnp.network.grid_encoders import (
     GridEncoder,
     KernelGridEncoder,
     MeanGridEncoder,
     PseudoTokenGridEncoder,
+    SmoothKernelGridEncoder,
+    SmoothMeanGridEncoder,
+    SmoothPseudoTokenGridEncoder,
 )
 from gridtnp.network.grid_processors import (
     CNNProcessor,
@@ -145,7 +154,8 @@ def _embedding(config: ModelConfig) -> InputEmbedding:
             module = SphericalHarmonics(part.degrees)
         elif isinstance(part, Cell):
             assert isinstance(config.architecture, GriddedConfig)
-            module = CellEmbedding(config.architecture.grid, part.of, per_column=part.per_column)
+            kind = SmoothCellEmbedding if part.smooth else CellEmbedding
+            module = kind(config.architecture.grid, part.of, per_column=part.per_column)
         else:
             module = RawEmbedding(len(part.of))
         parts.append(([columns.index(name) for name in part.of], module))
@@ -161,22 +171,23 @@ def _tokens(config: ModelConfig) -> TokenEncoder:
 
 
 def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusion:
-    def encoder() -> GridEncoder:
+    def encoder(source: str | None = None) -> GridEncoder:
         e = a.grid_encoder
-        every_axis = a.grid.names if a.positions == "relative" else ()
+        smooth = e.smooth if isinstance(e.smooth, bool) else source in e.smooth
+        if isinstance(e, Kernel):
+            if e.neighbours is None:
+                return KernelGridEncoder(a.grid, length_scale=e.length_scale, width=None)
+            kind = SmoothKernelGridEncoder if smooth else KernelGridEncoder
+            width = _width(a.grid, e.neighbours, smooth)
+            return kind(a.grid, length_scale=e.length_scale, width=width)
+        shared = a.grid.names if a.positions == "relative" else e.shared
+        width = _width(a.grid, e.neighbours if isinstance(e, PseudoToken) else 1, smooth)
         if isinstance(e, PseudoToken):
-            width = _width(a.grid, e.neighbours)
-            return PseudoTokenGridEncoder(
-                a.grid,
-                dim=config.dim,
-                heads=config.heads,
-                width=width,
-                shared=every_axis or e.shared,
-            )
-        if isinstance(e, Mean):
-            return MeanGridEncoder(a.grid, dim=config.dim, shared=every_axis or e.shared)
-        width = None if e.neighbours is None else _width(a.grid, e.neighbours)
-        return KernelGridEncoder(a.grid, length_scale=e.length_scale, width=width)
+            kind = SmoothPseudoTokenGridEncoder if smooth else PseudoTokenGridEncoder
+            return kind(a.grid, dim=config.dim, heads=config.heads, width=width, shared=shared)
+        if smooth:
+            return SmoothMeanGridEncoder(a.grid, dim=config.dim, width=width, shared=shared)
+        return MeanGridEncoder(a.grid, dim=config.dim, shared=shared)
 
     values = isinstance(config.tokens, Values)
     if a.fusion == "single":
@@ -185,7 +196,7 @@ def _fusion(config: ModelConfig, a: GriddedConfig, tokens: TokenEncoder) -> Fusi
         )
     dim_in = tokens.dim * len(config.sources)
     mix = mlp(dim_in, config.dim, dim=config.dim) if values else nn.Linear(dim_in, config.dim)
-    return FuseGrids({name: encoder() for name in config.sources}, mix)
+    return FuseGrids({name: encoder(name) for name in config.sources}, mix)
 
 
 def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:
@@ -221,18 +232,23 @@ def _processor(a: GriddedConfig, dim: int, heads: int) -> GridProcessor:
 
 
 def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -> GridDecoder:
-    d = a.decoder
-    neighbours = None if isinstance(d, Full) else d.neighbours
-    width = None if neighbours is None else _width(a.grid, neighbours)
+    d, grids = a.decoder, processor.grids
+    if isinstance(d, Full) or d.neighbours is None:
+        if isinstance(d, Kernel):
+            return KernelGridDecoder(grids, length_scale=d.length_scale, width=None)
+        return AttentionGridDecoder(grids, dim=dim, heads=heads, width=None, positions=a.positions)
+    width = _width(a.grid, d.neighbours, d.smooth)
     if isinstance(d, Kernel):
-        return KernelGridDecoder(processor.grids, length_scale=d.length_scale, width=width)
-    return AttentionGridDecoder(
-        processor.grids, dim=dim, heads=heads, width=width, positions=a.positions
-    )
+        kind = SmoothKernelGridDecoder if d.smooth else KernelGridDecoder
+        return kind(grids, length_scale=d.length_scale, width=width)
+    kind = SmoothAttentionGridDecoder if d.smooth else AttentionGridDecoder
+    return kind(grids, dim=dim, heads=heads, width=width, positions=a.positions)
 
 
-def _width(grid: Grid, neighbours: Neighbours) -> tuple[int, ...]:
-    """Neighbours per axis."""
+def _width(grid: Grid, neighbours: Neighbours, smooth: bool) -> tuple[int, ...]:
+    """Neighbours per axis; those that fade in and out are at least two."""
     if isinstance(neighbours, int):
-        return grid.width(neighbours)
-    return grid.per_axis(neighbours, "neighbours")
+        width = grid.width(neighbours)
+    else:
+        width = grid.per_axis(neighbours, "neighbours")
+    return tuple(max(w, 2) for w in width) if smooth else width

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gridtnp.grid import Grid
+from gridtnp.grid import Grid, polar_fade
 from gridtnp.ops.rows import Linear
 
 
@@ -132,6 +132,39 @@ class CellEmbedding(Embedding):
 
     def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
         return self.waves(self.grid.inside(x))
+
+
+class SmoothCellEmbedding(Embedding):
+    """Sines and cosines of the position in units of cells, along the given axes.
+
+    Wavelengths are a cell and its fractions 1/2, 1/3, …: the same in all cells and continuous at
+    their borders. Towards a pole, those of the longitude fade.
+    """
+
+    def __init__(self, grid: Grid, axes: Sequence[str], *, per_column: int) -> None:
+        super().__init__()
+        if per_column < 2 or per_column % 2:
+            raise ValueError(
+                f"per_column={per_column}: Fourier features come in pairs of sine and cosine."
+            )
+        self.axes = tuple(grid.axis(name) for name in axes)
+        self.waves = per_column // 2
+        self.features = len(axes) * per_column
+        self.fades = grid.polar and {"lat", "lon"} <= set(axes)
+
+    def forward(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n f"]:
+        columns = []
+        waves = torch.arange(1, self.waves + 1, dtype=x.dtype, device=x.device)
+        waves = waves.view(-1, *[1] * (x.ndim - 1))
+        for axis, coordinate in zip(self.axes, x.unbind(-1), strict=True):
+            position = axis.position(coordinate)
+            angle = (2 * math.pi * (position - position.floor())).to(x.dtype) * waves
+            column = torch.cat([angle.sin(), angle.cos()])
+            if self.fades and axis.name == "lon":
+                lat = [axis.name for axis in self.axes].index("lat")
+                column = column * polar_fade(x[..., lat], self.axes[lat].step)
+            columns.append(column)
+        return torch.cat(columns).movedim(0, -1)
 
 
 class InputEmbedding(nn.Module):

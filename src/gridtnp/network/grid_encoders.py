@@ -1,7 +1,8 @@
 """Grid encoders: from tokens anywhere to one token per grid point (section 4.1, appendix B).
 
 Tokens come in pieces, so that sets of any size are encoded in bounded memory. The result does not
-depend on how they are split.
+depend on how they are split. Encoders called smooth show each token to all grid points around it,
+with weights that fade in and out, so that their results are continuous functions of its location.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gridtnp import ops
 from gridtnp.grid import Grid
-from gridtnp.network.layers import AttentionBlock
+from gridtnp.network.layers import AttentionBlock, OffsetGates, OffsetLogits
+from gridtnp.stencils import node_count, polar_rows, stencil, stencil_points, with_poles
 from gridtnp.task import TokenSet
 
 
@@ -178,3 +181,138 @@ def cells_of(
     """The cells that each token belongs to, and which of these entries are valid."""
     cell, valid = grid.neighbours(tokens.x, width)
     return cell, valid if tokens.mask is None else valid & tokens.mask.unsqueeze(-1)
+
+
+class SmoothPseudoTokenGridEncoder(GridEncoder):
+    """Each pseudo-token attends to the tokens around it and to itself.
+
+    The logarithm of a token's weight and a learned function of its offset are added to the logits;
+    gates on the values depend on the offset, too. To the attention op they are part of the keys:
+    the last channel of every head.
+    """
+
+    def __init__(
+        self, grid: Grid, *, dim: int, heads: int, width: Sequence[int], shared: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.width = grid.per_axis(width, "cells per point")
+        self.pseudo_tokens = PseudoTokens(grid, dim, shared=shared)
+        self.block = AttentionBlock(dim, heads)
+        self.gates = OffsetGates(len(grid.axes), dim)
+        self.logits = OffsetLogits(len(grid.axes), heads)
+
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
+        pseudo_tokens = self.pseudo_tokens()
+        tokens_of_nodes = with_poles(self.grid, pseudo_tokens)
+        query = self.block.queries(tokens_of_nodes)
+        key, attended = self.block.keys_values(tokens_of_nodes)
+        scale = query.shape[-1] ** 0.5
+        logit = (query * key).sum(-1) / scale
+        query = torch.cat([query[..., :-1], torch.full_like(query[..., :1], scale)], -1)
+        for tokens in pieces:
+            attended, logit = self._attend(query, tokens, logit, attended)
+        attended = self._with_polar_rows(attended, logit)
+        return self.block.update(pseudo_tokens, attended).unflatten(1, self.grid.shape)
+
+    def _attend(
+        self, query: Tensor, tokens: TokenSet, logit: Tensor, attended: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        near = stencil(self.grid, tokens.x, self.width)
+        features = near.features()
+        key, value = self.block.keys_values(tokens.z)
+        heads, copies = key.shape[2], near.index.shape[-1]
+        bias = F.pad(self.logits(features), (0, 0, 0, near.poles)) + near.log_weight.unsqueeze(-1)
+        keys = key[..., :-1].unsqueeze(2).expand(-1, -1, copies, -1, -1)
+        keys = torch.cat([keys, bias.to(key.dtype).unsqueeze(-1)], -1).flatten(1, 2)
+        value = value.flatten(2)
+        values = self.gates(value, features)
+        if near.poles:
+            at_poles = value.unsqueeze(2).expand(-1, -1, near.poles, -1)
+            values = torch.cat([values, at_poles], 2)
+        values = values.flatten(1, 2).unflatten(-1, (heads, -1))
+        cell, valid = near.index, near.valid
+        valid = valid if tokens.mask is None else valid & tokens.mask.unsqueeze(-1)
+        pairs = (t.flatten(1).unsqueeze(-1) for t in (cell, valid))
+        return ops.cell_attention(query, keys, values, logit, attended, *pairs)
+
+    def _with_polar_rows(self, attended: Tensor, logit: Tensor) -> Tensor:
+        """The cells next to a pole attend to its tokens as well."""
+        cells = attended[:, : self.grid.size]
+        if not self.grid.polar:
+            return cells
+        poles = attended[:, self.grid.size :].chunk(2, 1), logit[:, self.grid.size :].chunk(2, 1)
+        for row, pole, pole_logit in zip(polar_rows(self.grid, logit), *poles, strict=True):
+            flat = row.flatten()
+            share = (pole_logit.unsqueeze(2) - logit[:, flat].unflatten(1, row.shape)).sigmoid()
+            own = cells[:, flat].unflatten(1, row.shape)
+            mixed = own + share.unsqueeze(-1).to(own.dtype) * (pole.unsqueeze(2) - own)
+            cells = cells.index_copy(1, flat, mixed.flatten(1, 2))
+        return cells
+
+
+class SmoothMeanGridEncoder(GridEncoder):
+    """A learned token per grid point plus the weighted mean of the tokens around it."""
+
+    def __init__(
+        self, grid: Grid, *, dim: int, width: Sequence[int], shared: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.width = grid.per_axis(width, "cells per point")
+        self.pseudo_tokens = PseudoTokens(grid, dim, shared=shared)
+        self.gates = OffsetGates(len(grid.axes), dim)
+
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
+        total, count = 0.0, 0.0
+        for tokens in pieces:
+            near = stencil(self.grid, tokens.x, self.width)
+            weight = near.weight if tokens.mask is None else near.weight * tokens.mask.unsqueeze(-1)
+            z = self.gates(tokens.z, near.features())
+            if near.poles:
+                z = torch.cat([z, tokens.z.unsqueeze(2).expand(-1, -1, near.poles, -1)], 2)
+            cell, one = (t.flatten(1).unsqueeze(-1) for t in (near.index, weight))
+            total = total + ops.cell_sum(z.flatten(1, 2), cell, one, node_count(self.grid))
+            count = count + ops.cell_sum(torch.ones_like(one), cell, one, node_count(self.grid))
+        assert isinstance(total, Tensor)
+        assert isinstance(count, Tensor)
+        total, count = (_with_polar_rows(self.grid, t) for t in (total, count))
+        mean = total / count.clamp_min(1.0).to(total.dtype)
+        return (self.pseudo_tokens() + mean).unflatten(1, self.grid.shape)
+
+
+class SmoothKernelGridEncoder(GridEncoder):
+    """Kernel interpolation of the tokens onto the grid points around them, tapered to zero."""
+
+    def __init__(
+        self, grid: Grid, *, length_scale: float | Sequence[float], width: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.width = grid.per_axis(width, "cells per point")
+        self.kernel = SEKernel(grid, length_scale)
+
+    def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
+        u = sum(self._sum(tokens) for tokens in pieces)
+        assert isinstance(u, Tensor)
+        return _with_polar_rows(self.grid, u).unflatten(1, self.grid.shape)
+
+    def _sum(self, tokens: TokenSet) -> Float[Tensor, "batch nodes dz"]:
+        near = stencil(self.grid, tokens.x, self.width)
+        points = stencil_points(self.grid, tokens.x, near)
+        weight = self.kernel(points, tokens.x.unsqueeze(2)) * near.weight
+        weight = weight if tokens.mask is None else weight * tokens.mask.unsqueeze(-1)
+        return ops.cell_sum(tokens.z, near.index, weight, node_count(self.grid))
+
+
+def _with_polar_rows(
+    grid: Grid, total: Float[Tensor, "batch nodes d"]
+) -> Float[Tensor, "batch m d"]:
+    """Add the sums of a pole to all cells next to it."""
+    cells = total[:, : grid.size]
+    if not grid.polar:
+        return cells
+    for row, pole in zip(polar_rows(grid, total), total[:, grid.size :].chunk(2, 1), strict=True):
+        along = pole.unsqueeze(2).expand(-1, -1, row.shape[1], -1)
+        cells = cells.index_add(1, row.flatten(), along.flatten(1, 2))
+    return cells

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from gridtnp import ops
 from gridtnp.ops.checks import opaque
 from gridtnp.ops.rows import Add, AddKept, Call, Keep, Linear, Norm, Relu, Step
+from gridtnp.stencils import WAVES
 
 M = TypeVar("M", bound=nn.Module)
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -165,3 +166,65 @@ class _SplitProjection(torch.autograd.Function):
         if all(layout == expected for layout in layouts):
             return first.as_strided(joint.shape, joint.stride())
         return torch.stack(grads, -3)
+
+
+class OffsetKeys(nn.Module):
+    """Learned keys for the offset between a location and a grid point, as a bias of attention."""
+
+    def __init__(self, axes: int, heads: int, dim: int) -> None:
+        super().__init__()
+        self.keys = nn.Parameter(torch.zeros(axes, 2 * WAVES, heads, dim))
+
+    def forward(
+        self, query: Float[Tensor, "batch n heads dh"], features: Sequence[Tensor]
+    ) -> Float[Tensor, "batch n k heads"]:
+        logits = torch.einsum("bnhd,afhd->abnfh", query, self.keys * query.shape[-1] ** -0.5)
+        terms = [
+            (along.to(query.dtype).unsqueeze(-1) * logit.unsqueeze(2)).sum(3)
+            for along, logit in zip(features, logits, strict=True)
+        ]
+        return functools.reduce(_outer_sum, terms)
+
+
+class OffsetLogits(nn.Module):
+    """A learned logit per head for the offset between a token and a grid point."""
+
+    def __init__(self, axes: int, heads: int) -> None:
+        super().__init__()
+        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, heads, bias=False) for _ in range(axes))
+
+    def forward(self, features: Sequence[Tensor]) -> Float[Tensor, "batch n k heads"]:
+        terms = [
+            cast(nn.Linear, linear)(along.to(cast(nn.Linear, linear).weight.dtype))
+            for linear, along in zip(self.axes, features, strict=True)
+        ]
+        return functools.reduce(_outer_sum, terms)
+
+
+class OffsetGates(nn.Module):
+    """Gates on the channels of a token, learned functions of its offset from a grid point.
+
+    A token reaches several grid points; the gates tell each of them where it is seen from.
+    """
+
+    def __init__(self, axes: int, dim: int) -> None:
+        super().__init__()
+        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, dim) for _ in range(axes))
+        for linear in self.axes:
+            nn.init.ones_(cast(nn.Linear, linear).bias)
+
+    def forward(
+        self, z: Float[Tensor, "batch n dz"], features: Sequence[Tensor]
+    ) -> Float[Tensor, "batch n k dz"]:
+        z = z.unsqueeze(2)
+        for linear, along in zip(self.axes, features, strict=True):
+            gate = linear(along.to(z.dtype))
+            z = (z.unsqueeze(3) * gate.unsqueeze(2)).flatten(2, 3)
+        return z
+
+
+def _outer_sum(
+    a: Float[Tensor, "batch n k heads"], b: Float[Tensor, "batch n w heads"]
+) -> Float[Tensor, "batch n _ heads"]:
+    """The sums of all pairs."""
+    return (a.unsqueeze(3) + b.unsqueeze(2)).flatten(2, 3)

@@ -70,6 +70,7 @@ NAMES = {
     "swin-tnp-pt": "Swin-TNP, PT-GE",
     "swin-tnp-pt-full": "Swin-TNP, PT-GE, no NN-CA",
     "swin-tnp-pt-relative": "Swin-TNP, PT-GE, relative positions",
+    "swin-tnp-pt-smooth-relative": "Swin-TNP, PT-GE, smooth, relative positions",
 }
 PACKAGED = "swin-tnp-pt-relative"
 """The row whose trained weights come with the package."""
@@ -84,6 +85,7 @@ PRESETS_OF_ROWS = {
     "swin-tnp-pt": "gp/swin-tnp-pt-64x64",
     "swin-tnp-pt-full": "gp/swin-tnp-pt-32x32-full",
     "swin-tnp-pt-relative": "gp/swin-tnp-pt-64x64",
+    "swin-tnp-pt-smooth-relative": "gp/swin-tnp-pt-64x64",
 }
 
 
@@ -143,7 +145,7 @@ def configuration(row: str, scale: Scale) -> ModelConfig:
     require_known(row, NAMES, "row")
     if scale.dim == SCALES["full"].dim:
         config = preset(PRESETS_OF_ROWS[row])
-        return config.relative() if row.endswith("relative") else config
+        return _variant(config, row)
     axes = ("x1", "x2")
     grid = Grid(tuple(Axis.cells(a, -scale.half, scale.half, scale.cells) for a in axes))
     cell, near = Kernel(length_scale=0.1), Neighbour(neighbours=9)
@@ -182,7 +184,13 @@ def configuration(row: str, scale: Scale) -> ModelConfig:
         dim=scale.dim,
         heads=scale.heads,
     )
-    return config.relative() if row.endswith("relative") else config
+    return _variant(config, row)
+
+
+def _variant(config: ModelConfig, row: str) -> ModelConfig:
+    """With relative positions and smooth parts, if the row's name says so."""
+    config = config.relative() if row.endswith("relative") else config
+    return config.smooth() if "smooth" in row else config
 
 
 def tasks_from(process: Process, scale: Scale, start: int) -> Iterator[Task]:

@@ -30,6 +30,7 @@ from gridtnp.config import (
 )
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.data.sources import Panel
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 from gridtnp.recipes import Recipe, recipe
@@ -262,10 +263,10 @@ def _design_network(
         tokens=_tokens(grid, train.feature_names, positions),
         architecture=GriddedConfig(
             grid=grid,
-            grid_encoder=PseudoToken(),
+            grid_encoder=PseudoToken(smooth=_smooth_sources(train, spec, fusion)),
             fusion=fusion,
             processor=Swin(layers=layers, window=window),
-            decoder=Neighbour(neighbours=neighbours),
+            decoder=Neighbour(neighbours=neighbours, smooth=True),
             positions=positions,
         ),
         dim=dim,
@@ -289,6 +290,22 @@ def _prior(
     parts = [f"regression on {names}"] * bool(names)
     parts += ["kriging of the context"] * any(of is not None for of in prior.of)
     return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
+
+
+def _smooth_sources(train: Dataset, spec: TaskSpec, fusion: str) -> bool | tuple[str, ...]:
+    """The context sets with a smooth encoder: those whose places vary.
+
+    Gridded sources have many points that never move, for which it would be dear.
+    """
+    smooth = tuple(n for n, c in spec.contexts.items() if not _is_gridded(train, c.source))
+    if fusion == "single" or len(smooth) in (0, len(spec.contexts)):
+        return bool(smooth)
+    return smooth
+
+
+def _is_gridded(train: Dataset, name: str) -> bool:
+    source = train.sources[name]
+    return isinstance(source, Panel) and source.shape is not None
 
 
 def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
@@ -333,7 +350,7 @@ def points_per_task(spec: TaskSpec, tasks: Sequence[Task]) -> float:
 
 
 def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embedded:
-    parts: list[Fourier | Harmonics | Raw | Cell] = [Cell(of=grid.names)]
+    parts: list[Fourier | Harmonics | Raw | Cell] = [Cell(of=grid.names, smooth=True)]
     if positions == "absolute":
         parts.append(Harmonics())
     plain = tuple(name for name in features if name != "hours")
