@@ -21,8 +21,8 @@ import gridtnp as gt
 from gridtnp import ops
 from gridtnp.config import GriddedConfig
 from gridtnp.network.grid_encoders import PseudoTokenGridEncoder
-from gridtnp.network.layers import AttentionBlock, steps
-from gridtnp.ops.rows import Add, AddKept, Keep
+from gridtnp.network.layers import AttentionBlock, mlp, steps
+from gridtnp.ops.rows import Add, AddKept, Keep, tensors
 from gridtnp.task import TokenSet
 
 
@@ -268,6 +268,58 @@ def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[tor
         ]
     function = getattr(ops, name)
     return lambda: function(*args, backend=backend), [tokens]
+
+
+def sizes(width: str) -> dict[str, Any]:
+    """How many times faster C computes rows than PyTorch, in inference and in training.
+
+    The back-ends take turns on one thread, and only the process's own time counts, so that a busy
+    machine changes both alike. This is the evidence for `native_rows.why_slower`.
+    """
+    torch.set_num_threads(1)
+    dim = int(width)
+    block, tokens = AttentionBlock(dim, 4), mlp(dim // 4, dim, dim=dim)
+    results: dict[str, Any] = {}
+    for n in (16, 128, 1024, 8192, 32768):
+        x, few = torch.randn(n, dim, requires_grad=True), torch.randn(n, dim // 4)
+        update = [*steps(block.out), Add(x), Keep(), *steps(block.feed_forward), AddKept()]
+        projection = [*steps(block.norm), *steps(block.project)]
+        chains = {
+            "update": (x, update),
+            "projection": (x, projection),
+            "tokens": (few, [*steps(tokens)]),
+        }
+        for name, (rows, chain) in chains.items():
+            weights = [t for step in chain if not isinstance(step, Add) for t in tensors(step)]
+            leaves = [t for t in (rows, *weights) if t is not None and t.requires_grad]
+            results[f"{name}/{n}"] = _ratios(rows, chain, leaves)
+    return results
+
+
+def _ratios(x: torch.Tensor, chain: list[Any], leaves: list[torch.Tensor]) -> dict[str, float]:
+    def forward(backend: str) -> torch.Tensor:
+        return ops.rowwise(x, *chain, backend=backend)
+
+    def step(backend: str) -> None:
+        y = forward(backend)
+        torch.autograd.grad(y, leaves, y.detach())
+
+    with torch.no_grad():
+        inference = _ratio(forward)
+    return {"inference": inference, "training": _ratio(step)}
+
+
+def _ratio(run: Callable[[str], Any]) -> float:
+    """Median time of PyTorch's back-end over that of C."""
+    seconds: dict[str, list[float]] = {"plain": [], "native": []}
+    begun = time.process_time()
+    while len(seconds["plain"]) < 8 or time.process_time() - begun < 0.5:
+        for backend, times in seconds.items():
+            start = time.process_time()
+            run(backend)
+            times.append(time.process_time() - start)
+    plain, native = (statistics.median(times[1:]) for times in seconds.values())
+    return round(plain / native, 2)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """All benchmarks, each in a fresh process, into `benchmarks/results/`: `make bench`.
 
-python benchmarks/run.py [models | ops | profile] [--only TEXT]
+python benchmarks/run.py [models | ops | sizes | profile] [--only TEXT]
 
 repeats some of them and merges the results into the existing files.
 """
@@ -102,6 +102,11 @@ def operations(only: str) -> dict[str, Any]:
     return results
 
 
+def sizes(only: str) -> dict[str, Any]:
+    """Ratios of PyTorch's time to that of C by rows and width, for the default back-end."""
+    return {width: measure("sizes", width) for width in ("32", "64", "128", "256") if only in width}
+
+
 def profiles(only: str) -> dict[str, Any]:
     """Profiles of the presets in docs/performance.md."""
     names = ("gp/swin-tnp-pt-64x64", "stations/swin-tnp-pt-64x128", "wind/swin-tnp-multi-pt-24x60")
@@ -168,6 +173,14 @@ def show_operations(results: dict[str, Any]) -> None:
         print(f"growth from {small:.0e} to {large:.0e} points: exponent {math.log10(work):.2f}")
 
 
+def show_sizes(results: dict[str, Any]) -> None:
+    print(f"\n{'width/steps/rows':<44}{'inference':>10}{'training':>10}   times as fast in C")
+    for width, row in results.items():
+        for name, ratio in row.items():
+            if isinstance(ratio, dict):
+                print(f"{f'{width}/{name}':<44}{ratio['inference']:>10}{ratio['training']:>10}")
+
+
 def show_profiles(results: dict[str, Any]) -> None:
     for name, row in results.items():
         if "failed" in row:
@@ -181,15 +194,17 @@ def show_profiles(results: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["models", "ops", "profile"], help="default: all"
+        "what", nargs="?", choices=["models", "ops", "sizes", "profile"], help="default: all"
     )
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
-    what = [arguments.what] if arguments.what else ["profile", "ops", "models"]
+    what = [arguments.what] if arguments.what else ["profile", "ops", "sizes", "models"]
     if "profile" in what:
         show_profiles(write("profile.json", profiles(arguments.only)))
     if "ops" in what:
         show_operations(write("ops.json", operations(arguments.only)))
+    if "sizes" in what:
+        show_sizes(write("sizes.json", sizes(arguments.only)))
     if "models" in what:
         show_models(write("models.json", models(arguments.only)))
 

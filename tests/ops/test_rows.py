@@ -13,7 +13,7 @@ from rounding import product, rounded
 from torch import Tensor
 
 from gridtnp import ops
-from gridtnp.ops import native
+from gridtnp.ops import native, native_rows
 from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu, Step
 
 NAMES = [b.name for b in ops.BACKENDS["rowwise"]]
@@ -417,6 +417,39 @@ def test_who_computes_is_told_by_what_there_is_to_compute(monkeypatch: pytest.Mo
         ops.rowwise(x.double(), *steps, backend="native")
     with pytest.raises(ValueError, match="rowwise has no back-end 'abacus'; choose one of"):
         ops.rowwise(x, *steps, backend="abacus")
+
+
+def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rule that `benchmarks/cases.py sizes` supports; on request it runs anyway."""
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    ran: list[str] = []
+
+    def noting(b: ops.Backend) -> ops.Backend:
+        return replace(b, run=lambda *arguments: (ran.append(b.name), b.run(*arguments))[1])
+
+    table = tuple(noting(b) for b in ops.BACKENDS["rowwise"])
+    monkeypatch.setitem(ops.BACKENDS, "rowwise", table)
+    one = Linear(torch.randn(4, 4))
+    several = (one, Relu(), one)
+
+    def chosen(n: int, *steps: Step) -> str:
+        x = torch.randn(n, 4)
+        results = [ops.rowwise(x, *steps), ops.rowwise(x, *steps, backend="plain")]
+        torch.testing.assert_close(*results)
+        return ran[-2]
+
+    assert chosen(native_rows.MANY, *several) == "native"
+    assert chosen(native_rows.MANY - 1, *several) == "plain"
+    assert chosen(native_rows.MANY, one, Relu()) == "plain"
+    with ops.backends("native"):
+        assert chosen(3, one) == "native"
+    ops.rowwise(torch.randn(3, 4), one, backend="native")
+    assert ran[-1] == "native"
+    monkeypatch.setattr("gridtnp.ops.rows.LARGE", 0)
+    assert chosen(native_rows.MANY, one, Relu()) == "native"  # else activations are recomputed
+    with torch.no_grad():
+        assert chosen(native_rows.MANY, one, Relu()) == "plain"
 
 
 def test_no_steps_change_nothing() -> None:

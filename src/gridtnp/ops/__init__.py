@@ -1,8 +1,9 @@
 """Ops without parameters: attention with different geometries, and row-wise computations.
 
 The last back-end of each op is its readable definition; the others compute the same, faster. By
-default the first back-end in the table that can run is used; one requested by name runs or raises,
-and `with backends(…)` prefers some in a whole model.
+default the first back-end in the table that can run and is not slower than others for the given
+sizes is used; one requested by name runs or raises, and `with backends(…)` prefers some in a whole
+model.
 Keys and values are projected before they are gathered, once per token. Tensors are
 `(batch, tokens, heads, head size)`. Attention over an empty set is zero.
 """
@@ -40,12 +41,14 @@ def _always(*_: object) -> str | None:
 class Backend:
     """One implementation of an op.
 
-    `why_not` returns the reason why it cannot run with the given arguments, or None.
+    `why_not` returns the reason why it cannot run with the given arguments, or None. `why_slower`
+    returns the reason why it can but another one is faster; then it runs only on request.
     """
 
     name: str
     run: Callable[..., Any]
     why_not: Callable[..., str | None] = _always
+    why_slower: Callable[..., str | None] = _always
 
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
@@ -74,7 +77,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.full_attention),
     ),
     "rowwise": (
-        Backend("native", native_rows.rowwise, native_rows.why_not),
+        Backend("native", native_rows.rowwise, native_rows.why_not, native_rows.why_slower),
         Backend("recomputed", rows.recomputed, rows.why_not_recomputed),
         Backend("plain", rows.plain),
     ),
@@ -115,7 +118,9 @@ def _run(op: str, backend: str | None, *arguments: object) -> Any:
         preferred = () if torch.compiler.is_compiling() else _preferred.get()
         named = [b for name in preferred for b in table if b.name == name]
         for candidate in (*named, *table):
-            if candidate.why_not(*arguments) is None:
+            if candidate.why_not(*arguments) is None and (
+                candidate in named or candidate.why_slower(*arguments) is None
+            ):
                 return candidate.run(*arguments)
     for candidate in table:
         if candidate.name == backend:

@@ -22,7 +22,11 @@ from gridtnp.ops.rows import (
     Step,
     plain,
     tensors,
+    why_not_recomputed,
 )
+
+MANY = 4096
+"""Rows from which on C is faster than PyTorch."""
 
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
 Kinds = list[tuple[int, float]]
@@ -36,6 +40,20 @@ def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
     if any(isinstance(step, Call) for step in steps):
         return "a module is computed in its own way"
     return native.why_not(x, *(t for step in steps for t in tensors(step)))
+
+
+def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
+    """The reason why PyTorch is faster with these arguments, as `benchmarks/cases.py sizes` found.
+
+    C wins by keeping rows in the cache through several maps, not by the products themselves. Where
+    PyTorch would recompute activations, C is faster for a single product, too.
+    """
+    if x.shape[:-1].numel() < MANY:
+        return "there are few rows"
+    maps = sum(isinstance(step, Linear) for step in steps)
+    if maps == 1 and why_not_recomputed(x, steps) is not None:
+        return "a single product does not profit from the cache"
+    return None
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:

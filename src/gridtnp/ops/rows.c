@@ -4,6 +4,7 @@
  * backward pass recomputes them. Threads share the blocks.
  */
 
+#define WIDE_TILES
 #include "vectors.h"
 
 enum { LINEAR, NORM, RELU, ADD, KEEP, ADD_KEPT };

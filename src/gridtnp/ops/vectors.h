@@ -50,7 +50,17 @@ INLINE float sum(vec v) {
     return (a[0][0] + a[0][1]) + (a[0][2] + a[0][3]);
 }
 
-#define LANES (2 * W8)
+/* Products are computed in tiles of TALL × LANES sums, which fit into the vector registers: sixteen, or with AVX-512
+ * 32 of twice the size. These are used where WIDE_TILES is defined, for rows that are long enough to fill them. */
+#if defined(WIDE_TILES) && defined(__AVX512F__)
+typedef float tile_vec __attribute__((vector_size(64)));
+#define TALL 8
+#else
+typedef vec tile_vec;
+#define TALL 6
+#endif
+#define ACROSS 2
+#define LANES (ACROSS * (int)(sizeof(tile_vec) / sizeof(float)))
 
 /* Round up to a multiple of LANES, so that loops need no remainder. */
 INLINE int64_t filled(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
@@ -93,11 +103,7 @@ INLINE vec exp8(vec x) { return exp2_8(x * LOG2E); }
         default: CALL(size);      \
     }
 
-/* ---- products ----------------------------------------------------------------------------------------
- *
- * Computed in tiles of TALL × LANES sums, which fit into sixteen vector registers. */
-
-#define TALL 6
+/* ---- products ------------------------------------------------------------------------------------- */
 
 /* Round up to a multiple of TALL. */
 INLINE int64_t tall(int64_t rows) { return (rows + TALL - 1) / TALL * TALL; }
@@ -107,18 +113,16 @@ INLINE void tile(
     float *y, int64_t y_row, const float *start, int64_t start_row, const float *x, int64_t x_row, int64_t x_step,
     const float *panel, int64_t depth
 ) {
-    vec s[TALL][2];
+    tile_vec s[TALL][ACROSS], p[ACROSS];
+    const int w = LANES / ACROSS;
     for (int r = 0; r < TALL; r++)
-        for (int half = 0; half < 2; half++) s[r][half] = load(start + r * start_row + half * W8);
+        for (int c = 0; c < ACROSS; c++) memcpy(&s[r][c], start + r * start_row + c * w, sizeof p[c]);
     for (int64_t k = 0; k < depth; k++) {
-        const vec low = load(panel + k * LANES), high = load(panel + k * LANES + W8);
-        #pragma GCC unroll 6
-        for (int r = 0; r < TALL; r++) {
-            const vec a = all(x[r * x_row + k * x_step]);
-            s[r][0] += a * low;
-            s[r][1] += a * high;
-        }
+        for (int c = 0; c < ACROSS; c++) memcpy(&p[c], panel + k * LANES + c * w, sizeof p[c]);
+        #pragma GCC unroll 8
+        for (int r = 0; r < TALL; r++)
+            for (int c = 0; c < ACROSS; c++) s[r][c] += x[r * x_row + k * x_step] * p[c];
     }
     for (int r = 0; r < TALL; r++)
-        for (int half = 0; half < 2; half++) store(y + r * y_row + half * W8, s[r][half]);
+        for (int c = 0; c < ACROSS; c++) memcpy(y + r * y_row + c * w, &s[r][c], sizeof p[c]);
 }
