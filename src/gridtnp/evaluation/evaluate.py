@@ -13,7 +13,7 @@ from torch.distributions import Normal
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.times import show
-from gridtnp.evaluation.baselines import fit_baseline
+from gridtnp.evaluation.baselines import Training, fit_baseline
 from gridtnp.evaluation.interpolation import RawTask
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
 from gridtnp.tasks.area import area, targets_outside
@@ -43,7 +43,8 @@ def evaluate(
     train = train or test.training
     test = spec.aligned(test, grid)
     train = None if train is None else spec.aligned(train, grid)
-    fitted = {name: fit_baseline(name, model, test, train, selection, seed) for name in names}
+    training = Training(spec, train, grid, test.held_out, selection, seed)
+    fitted = {name: fit_baseline(name, training, test) for name in names}
     sampler = model.sampler(test, selection, batch=batch, seed=seed)
     times = _limited(sampler.times, limit)
     if times is None:
