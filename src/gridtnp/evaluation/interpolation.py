@@ -151,7 +151,10 @@ class GriddedVariable:
 
     def at(self, raw_task: RawTask, points: Points) -> Float[np.ndarray, " n"]:
         """Bilinear interpolation at the time of the context nearest to that of each point."""
-        observed, source = raw_task.context.get(self.context), raw_task.data.sources[self.source]
+        observed, source = (
+            raw_task.context.get(self.context),
+            raw_task.data.sources.get(self.source),
+        )
         found = np.full(len(points.lat), np.nan)
         if observed is None or not len(observed.rows):
             return found
