@@ -475,9 +475,9 @@ def test_tasks_are_the_nearest_by_brute_force(
     valid = np.array([minute * 60_000], "datetime64[ms]")
     if not fits:
         with pytest.raises(ValueError, match="is not in the target window"):
-            changed._task_times(valid)
+            changed.reader._task_times(valid)
         return
-    task = changed._task_times(valid).astype(np.int64)[0] / 60_000
+    task = changed.reader._task_times(valid).astype(np.int64)[0] / 60_000
     assert task in fits
     assert abs(task - now) == min(abs(t - now) for t in fits)
 

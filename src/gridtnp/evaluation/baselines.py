@@ -13,24 +13,31 @@ import numpy as np
 from jaxtyping import Float
 
 from gridtnp.data.dataset import Dataset
+from gridtnp.data.times import duration
 from gridtnp.errors import require_known
+from gridtnp.evaluation.boosting import Boosting
 from gridtnp.evaluation.climatology import Climatology, Persistence
 from gridtnp.evaluation.interpolation import Baseline, Bilinear, InverseDistance, Nearest, RawTask
 from gridtnp.evaluation.kriging import TIMES, Kriging
 from gridtnp.evaluation.regression import RegressionKriging, Regressors
 from gridtnp.evaluation.results import Prediction
+from gridtnp.evaluation.vecchia import Vecchia
 from gridtnp.grid import Grid
 from gridtnp.tasks.selection import Fraction, Selection
 from gridtnp.tasks.specification import TaskSpec
 
 BASELINES = (
     *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
-    *("persistence", "climatology"),
+    *("gpboost", "boosting", "persistence", "climatology"),
 )
 """`"bilinear:source.variable"` names a gridded variable; `"kriging-drift"` uses static features."""
-NEED_TRAINING = ("kriging", "kriging-drift", "regression-kriging", "climatology")
+NEED_TRAINING = (
+    *("kriging", "kriging-drift", "regression-kriging", "gpboost", "boosting", "climatology"),
+)
 """Baselines that are fitted; the others have the RMSE in training as their standard deviation."""
-NEED_OBSERVATIONS = ("nearest", "idw", "kriging", "kriging-drift", "persistence")
+NEED_OBSERVATIONS = (
+    *("nearest", "idw", "kriging", "kriging-drift", "gpboost", "boosting", "persistence"),
+)
 """Baselines that need the target variables in the context."""
 TRAINING_TASKS = 64
 """Training times that baselines are fitted to."""
@@ -132,6 +139,14 @@ def _fit(kind: str, training: Training, test: Dataset, named: str | None) -> Bas
                 drift=bool(spec.statics),
                 observed=len(_unobserved(spec)) < len(spec.target),
             )
+        case "gpboost":
+            regressors = Regressors.of(training.data, spec)
+            return Vecchia.fit(training.tasks(), spec.target_names, regressors)
+        case "boosting":
+            regressors = Regressors.of(training.data, spec)
+            return Boosting.fit(
+                training.tasks(), spec.target_names, regressors, held_out=training.held_out
+            )
         case _:
             tasks = islice(training.tasks(), TIMES)
             return Kriging.fit(tasks, spec.target_names, drift=kind == "kriging-drift")
@@ -162,3 +177,27 @@ def _require_observations(name: str, spec: TaskSpec) -> None:
             f"Baseline {name!r} needs observations of {missing}, but the model's context "
             f"{sorted(spec.contexts)} has none; leave it out."
         )
+
+
+def default_baselines(spec: TaskSpec, data: Dataset, *, trained: bool = True) -> tuple[str, ...]:
+    """The strongest baselines that apply: those that `evaluate` uses unless told otherwise.
+
+    Without training data (`trained`), those that need none.
+    """
+    observed, names = not _unobserved(spec), []
+    if trained:
+        names.append("regression-kriging")
+        if observed:
+            names += [*("kriging-drift",) * bool(spec.statics), "kriging"]
+        else:
+            names.append("climatology")
+    elif observed:
+        names += ["nearest", "idw"]
+    try:
+        Bilinear.of(data, spec)
+        names.append("bilinear")
+    except ValueError:  # no gridded variable of the target's name and units
+        pass
+    if observed and duration(spec.lead):
+        names.append("persistence")
+    return tuple(names)

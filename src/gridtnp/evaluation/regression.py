@@ -146,10 +146,11 @@ class Regression:
     @classmethod
     def fit(
         cls, raw_tasks: Iterable[RawTask], names: Sequence[str], regressors: Regressors
-    ) -> tuple[Regression, list[RawTask]]:
+    ) -> tuple[Regression, list[tuple[RawTask, Float[np.ndarray, "n k"]]]]:
         """Fit to observations and targets of training tasks.
 
-        Also returns the tasks with residuals in place of the values, without their context.
+        Also returns the tasks with residuals in place of the values, without their context, and the
+        regressors of their observations and targets.
         """
         tasks, inputs = [], []
         for raw_task in raw_tasks:
@@ -168,7 +169,10 @@ class Regression:
             models.append(LinearRegression.fit(x[known], y[known, v]))
         made = cls(regressors, tuple(models))
         residuals = [
-            replace(task, values=task.values - made.of(a), truth=task.truth - made.of(b))
+            (
+                replace(task, values=task.values - made.of(a), truth=task.truth - made.of(b)),
+                np.concatenate([a, b]),
+            )
             for task, (a, b) in zip(tasks, inputs, strict=True)
         ]
         return made, residuals
@@ -200,7 +204,9 @@ class RegressionKriging(Baseline):
         exact = any(model.rmse <= EXACT * model.std for model in regression.models)
         if exact or not observed:
             return cls(regression, None)
-        return cls(regression, Kriging.fit(residuals[:TIMES], names, drift=drift))
+        return cls(
+            regression, Kriging.fit([task for task, _ in residuals[:TIMES]], names, drift=drift)
+        )
 
     def notes(self) -> tuple[str, ...]:
         return () if self.kriging is None else self.kriging.notes()
