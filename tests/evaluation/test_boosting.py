@@ -12,6 +12,7 @@ import test_regression
 from test_interpolation import raw_tasks
 
 from gridtnp.evaluation import boosting
+from gridtnp.evaluation.baselines import Training, fit_baseline
 from gridtnp.evaluation.boosting import Boosting
 from gridtnp.evaluation.interpolation import InverseDistance
 from gridtnp.evaluation.kriging import Kriging
@@ -59,7 +60,7 @@ def test_a_point_is_never_its_own_neighbour() -> None:
     """Else the errors in training would be zero."""
     data = test_regression.world()
     spec, tasks = raw_tasks(data, 0.7)
-    task, x = tasks[0], None
+    task = tasks[0]
     x = np.concatenate(
         [Regressors.of(data, spec).at(task, p) for p in (task.observed, task.targets)]
     )
@@ -113,12 +114,9 @@ def test_what_is_not_installed_is_named_with_its_command(
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, f"{module}.ensemble", None)
     data = test_regression.world()
-    spec, _ = raw_tasks(data)
-    regressors = Regressors.of(data, spec)
+    spec, tasks = raw_tasks(data)
+    training = Training(spec, data)
     with pytest.raises(
-        ImportError, match=rf"^Baseline '{name}' needs .*pip install 'gridtnp\[riva"
+        ImportError, match=rf"^Baseline '{name}' needs .*pip install 'gridtnp\[rivals\]'"
     ):
-        if name == "gpboost":
-            Vecchia.fit([], NAMES, regressors)
-        else:
-            Boosting.fit([], NAMES, regressors, held_out=True)
+        fit_baseline(name, training, tasks[0].data)
