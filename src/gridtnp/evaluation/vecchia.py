@@ -95,7 +95,7 @@ def _model(places: np.ndarray, timed: bool, clusters: np.ndarray | None) -> Any:
     return gpboost.GPModel(
         gp_coords=places,
         cov_function="matern_space_time" if timed else "matern",
-        cov_fcn_shape=1.5,
+        cov_fct_shape=1.5,
         gp_approx="vecchia",
         num_neighbors=NEIGHBOURS,
         cluster_ids=clusters,
