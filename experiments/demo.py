@@ -14,7 +14,7 @@ from pathlib import Path
 import gridtnp as gt
 from gridtnp import plots
 
-BASELINES = ("nearest", "idw", "kriging", "kriging-drift", "climatology")
+BASELINES = ("nearest", "idw", "kriging", "kriging-drift", "regression-kriging", "climatology")
 MONTH = "1996-07-01"
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gridtnp.data.normalisation import Normaliser
     from gridtnp.data.places import latlon_grid, observe
     from gridtnp.estimator import GriddedTNP
+    from gridtnp.evaluation.baseline_predictions import baseline
     from gridtnp.grid import Axis, Grid
     from gridtnp.inference.queries import Query
     from gridtnp.inference.writers import write
@@ -49,6 +50,7 @@ __all__ = [
     "TokenSet",
     "Whole",
     "__version__",
+    "baseline",
     "build_model",
     "config",
     "demo",
@@ -68,6 +70,7 @@ _HOMES = {
     "data.normalisation": ("Normaliser",),
     "data.places": ("latlon_grid", "observe"),
     "estimator": ("GriddedTNP",),
+    "evaluation.baseline_predictions": ("baseline",),
     "grid": ("Axis", "Grid"),
     "inference.queries": ("Query",),
     "inference.writers": ("write",),

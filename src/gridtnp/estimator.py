@@ -360,7 +360,7 @@ class GriddedTNP:
     def evaluate(
         self,
         test: Dataset,
-        baselines: Sequence[str] = (),
+        baselines: Sequence[str] | None = None,
         *,
         train: Dataset | None = None,
         selection: Mapping[str, Selection] | None = None,
@@ -376,7 +376,8 @@ class GriddedTNP:
         Args:
             test: The part to evaluate on.
             baselines: Any of `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`, `"kriging-drift"`,
-                `"persistence"` and `"climatology"`.
+                `"regression-kriging"`, `"gpboost"`, `"boosting"`, `"persistence"` and
+                `"climatology"`; by default the strongest that apply, `[]` for none.
             train: Data to fit the baselines to; by default the training part of the same split.
             selection: Which observations are context, by context set. By default all of them if
                 the targets are at held-out stations, else a random 5 to 95 % of the target source.

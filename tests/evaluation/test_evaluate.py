@@ -15,10 +15,13 @@ from torch.distributions import Laplace
 import gridtnp as gt
 from gridtnp.config import Embedded, GriddedConfig, Harmonics, Neighbour, PseudoToken, Raw, Swin
 from gridtnp.estimator import GriddedTNP
-from gridtnp.evaluation.baselines import BASELINES
+from gridtnp.evaluation.baselines import BASELINES, NEED_TRAINING, default_baselines
 from gridtnp.tasks.specification import TaskSpec
 
-ALL = ("nearest", "idw", "bilinear", "kriging", "kriging-drift", "persistence", "climatology")
+ALL = (
+    *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
+    *("gpboost", "boosting", "persistence", "climatology"),
+)
 
 
 def table(days: int = 40, stations: int = 24) -> pd.DataFrame:
@@ -102,13 +105,15 @@ Parts = tuple[gt.Dataset, gt.Dataset, gt.Dataset]
 
 def test_every_baseline_runs_and_knowing_the_height_pays(model: GriddedTNP, parts: Parts) -> None:
     assert set(ALL) == set(BASELINES)
+    pytest.importorskip("gpboost")
     found = model.evaluate(parts[2], ALL)
     rows = found.to_dataframe().set_index("forecast")
     assert rows.index.tolist() == ["model", *ALL]
-    assert rows["crps"].idxmin() == "kriging-drift"
-    assert rows.loc["kriging-drift", "rmse"] < 1.0 < rows.loc["kriging", "rmse"]
+    assert rows["crps"].idxmin() in ("kriging-drift", "regression-kriging")
+    for name in ("kriging-drift", "regression-kriging"):
+        assert rows.loc[name, "rmse"] < 1.0 < rows.loc["kriging", "rmse"]
     assert rows["spread"].to_dict() == {
-        **dict.fromkeys(("model", "kriging", "kriging-drift", "climatology"), "predicted"),
+        **dict.fromkeys(("model", *NEED_TRAINING), "predicted"),
         **dict.fromkeys(("nearest", "idw", "bilinear", "persistence"), "training errors"),
     }
     assert rows["units"].eq("degC").all()
@@ -125,7 +130,7 @@ def test_every_baseline_runs_and_knowing_the_height_pays(model: GriddedTNP, part
 
 
 def test_the_model_is_scored_in_the_units_of_the_data(model: GriddedTNP, parts: Parts) -> None:
-    found = model.evaluate(parts[2])
+    found = model.evaluate(parts[2], [])
     sampler = model.spec.sampler(parts[2], model.normaliser, batch=3)
     losses, targets = [], []
     with torch.no_grad():
@@ -146,10 +151,10 @@ def test_the_model_is_scored_in_the_units_of_the_data(model: GriddedTNP, parts: 
 
 def test_batches_and_modes_do_not_matter(model: GriddedTNP, parts: Parts) -> None:
     model.network.train()
-    one = model.evaluate(parts[2], batch=1)
+    one = model.evaluate(parts[2], [], batch=1)
     assert model.network.training
     model.network.eval()
-    many = model.evaluate(parts[2], batch=64)
+    many = model.evaluate(parts[2], [], batch=64)
     assert not model.network.training
     for what in ("mean", "std"):
         first, second = (getattr(e.forecasts["model"], what) for e in (one, many))
@@ -170,11 +175,11 @@ def test_persistence_uses_the_past_where_stations_are_known() -> None:
 
 
 def test_a_limit_spreads_the_times_and_says_so(model: GriddedTNP, parts: Parts) -> None:
-    found = model.evaluate(parts[2], limit=3)
+    found = model.evaluate(parts[2], [], limit=3)
     assert len(np.unique(found.time)) == 3  # type: ignore[arg-type]
     assert found.notes == ("3 of 9 times, evenly spaced",)
     with pytest.raises(ValueError, match=r"^limit=0: must be at least 1\.$"):
-        model.evaluate(parts[2], limit=0)
+        model.evaluate(parts[2], [], limit=0)
 
 
 def test_points_that_a_baseline_cannot_predict_are_left_out_for_all() -> None:
@@ -182,7 +187,7 @@ def test_points_that_a_baseline_cannot_predict_are_left_out_for_all() -> None:
     data = gt.Dataset({"stations": table(), "field": small}, target="stations.t")
     train, _, test = data.split(time=["2001-01-25", "2001-02-01"], hold_out_stations=0.5)
     model = model_for(train)
-    whole, part = model.evaluate(test), model.evaluate(test, ["bilinear"])
+    whole, part = model.evaluate(test, []), model.evaluate(test, ["bilinear"])
     assert 0 < len(part.observed) < len(whole.observed)
     assert part.lat.max() <= 47.0001
     missing = len(whole.observed) - len(part.observed)
@@ -230,6 +235,49 @@ def test_a_grid_can_be_the_target() -> None:
         model.evaluate(test, ["bilinear:field"], limit=2)  # its own points are what is asked for
 
 
+# ---- defaults ------------------------------------------------------------------------------------
+
+
+def test_the_strongest_baselines_are_the_default(model: GriddedTNP, parts: Parts) -> None:
+    names = default_baselines(model.spec, parts[2])
+    assert names == ("regression-kriging", "kriging-drift", "kriging", "bilinear")
+    found = model.evaluate(parts[2], limit=3)
+    assert list(found.forecasts) == ["model", *names]
+    alone = model.evaluate(parts[2], [], limit=3)
+    assert list(alone.forecasts) == ["model"]
+
+
+def test_the_defaults_follow_the_data_and_the_task() -> None:
+    data = gt.Dataset({"stations": table()}, target="stations.t")
+    spec = TaskSpec.of(data)
+    assert default_baselines(spec, data) == ("regression-kriging", "kriging")
+    assert default_baselines(spec, data, trained=False) == ("nearest", "idw")
+    later = TaskSpec.of(data, lead="1D")
+    assert default_baselines(later, data)[-1] == "persistence"
+    both = dataset()
+    whole = TaskSpec.of(both)
+    blind = whole.model_copy(update={"contexts": {"field": whole.contexts["field"]}})
+    assert default_baselines(blind, both) == ("regression-kriging", "climatology", "bilinear")
+
+
+def test_a_default_baseline_that_does_not_work_is_left_out_with_a_note() -> None:
+    frame = table().assign(t=4.0)
+    small = field().sel(lat=slice(44, 46))
+    data = gt.Dataset({"stations": frame, "field": small}, target="stations.t")
+    train, _, test = data.split(time=["2001-01-25", "2001-02-01"], hold_out_stations=0.5)
+    found = model_for(train).evaluate(test)
+    assert "kriging" not in found.forecasts
+    assert "bilinear" not in found.forecasts
+    assert any(
+        note.startswith("left out: kriging, because 't' is 4 throughout the training part")
+        for note in found.notes
+    )
+    assert any(
+        note.startswith("left out: bilinear, which predicts ") and note.endswith("% of the points")
+        for note in found.notes
+    )
+
+
 # ---- what cannot be ------------------------------------------------------------------------------
 
 
@@ -247,13 +295,13 @@ def test_bad_names_and_missing_parts_are_refused(model: GriddedTNP, parts: Parts
     with pytest.raises(
         ValueError, match=r"have target \['field\.t'\], but the model predicts \['stations\.t'\]; "
     ):
-        model.evaluate(other)
+        model.evaluate(other, [])
     with pytest.warns(UserWarning, match="units differ"):
         kelvin = dataset(units={"stations.t": "K"})
     with pytest.raises(
         ValueError, match=r"^stations\.t is in 'K', but the model was trained in 'degC'; con"
     ):
-        model.evaluate(kelvin)
+        model.evaluate(kelvin, [])
 
 
 def test_without_training_data_a_baseline_is_a_point_forecast(model: GriddedTNP) -> None:
@@ -278,7 +326,7 @@ def test_a_part_without_targets_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"^Part 'test' has no values of \['stations\.t'\] to predict; evaluate"
     ):
-        model.evaluate(test)
+        model.evaluate(test, [])
 
 
 def test_a_drift_needs_static_features_and_interpolation_observations() -> None:
@@ -324,6 +372,6 @@ def test_only_normal_distributions_have_closed_forms(model: GriddedTNP, parts: P
         with pytest.raises(
             TypeError, match=r"^The model predicts Laplace, but scores are in closed form"
         ):
-            model.evaluate(parts[2])
+            model.evaluate(parts[2], [])
     finally:
         network.__class__ = Heavy.__base__

@@ -8,13 +8,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from exploring import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from test_interpolation import raw_tasks
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.evaluation.interpolation import Nearest, Points, RawTask
-from gridtnp.evaluation.kriging import JITTER, Kriging, KrigingParameters, posterior
+from gridtnp.evaluation.kriging import (
+    JITTER,
+    Kriging,
+    KrigingParameters,
+    nearest_posterior,
+    posterior,
+)
 
 NAMES = ("t",)
 
@@ -107,15 +116,93 @@ def test_times_apart_say_less() -> None:
     assert (later > std).all()
 
 
-def test_too_many_observations_are_thinned_out_with_a_note() -> None:
+def test_too_many_observations_are_reduced_to_the_nearest_with_a_note() -> None:
     _, found = raw_tasks(world(times=3), 0.8)
     fitted = Kriging.fit(found, NAMES, drift=False)
     small = Kriging(fitted.processes, drift=False, max_observations=20)
     for raw_task in found[:2]:
-        assert np.isfinite(small.predict(raw_task)[0]).all()
+        (mean, std), (exact, spread) = small.predict(raw_task), fitted.predict(raw_task)
+        assert std is not None
+        assert spread is not None
+        assert np.abs((mean - exact) / spread).max() < 0.5  # a random 20 would differ by more
+        assert (std > 0.98 * spread).all()
     assert small.notes() == (
-        "kriging: 2 times had more than 20 observations; a random 20 are used",
+        "kriging: 2 times had more than 20 observations; each target is predicted from its 64 "
+        "nearest",
     )
+
+
+def flavoured(length: float, timed: bool, features: int) -> KrigingParameters:
+    values = {"amplitude": 1.3, "length": length, "noise": 0.4, "level": 2.0}
+    values |= {"hours": 30.0} if timed else {}
+    for k in range(features):
+        values |= {f"drift_{k}": 0.8, f"length_{k}": 2.0}
+    logs = torch.tensor(list(values.values()), dtype=torch.float64).log()
+    return KrigingParameters(10.0, 3.0, np.zeros(features), np.ones(features), logs, timed)
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(st.integers(0, 1000), st.booleans(), st.integers(0, 2), st.sampled_from([5.0, 50.0, 150.0]))
+def test_the_nearest_observations_say_nearly_all(
+    seed: int, timed: bool, features: int, length: float
+) -> None:
+    """For every flavour: time, drift, and lengths below and above the spacing."""
+    rng, fitted = np.random.default_rng(seed), flavoured(length, timed, features)
+    x, at = (
+        np.c_[
+            rng.uniform(0, 1000, (n, 2)),
+            np.zeros(n),
+            rng.uniform(0, 48, n) * timed,
+            rng.normal(size=(n, features)),
+        ]
+        for n in (500, 40)
+    )
+    y = 10 + np.sin(x[:, 0] / 100) * 3 + x[:, 4:].sum(1) + rng.normal(size=500)
+    mean, std = posterior(fitted, x, y, at)
+    near, spread = nearest_posterior(fitted, x, y, at, most=500)
+    difference = np.abs(near - mean) / std
+    assert np.sqrt((difference**2).mean()) < (0.15 if timed or features else 0.05)
+    ratio = spread / std
+    assert ratio.min() > 0.999  # fewer observations never say more
+    assert ratio.max() < 1.05
+    # with all of them as neighbours, and all of them for the trend, nothing is lost
+    whole, its_std = nearest_posterior(fitted, x, y, at, most=500, neighbours=500)
+    np.testing.assert_allclose(whole, mean, atol=1e-6)
+    np.testing.assert_allclose(its_std, std, atol=1e-6)
+
+
+def test_a_target_without_a_feature_is_not_predicted() -> None:
+    _, found = raw_tasks(world(times=3), 0.8)
+    fitted = Kriging.fit(found, NAMES, drift=True)
+    static = found[0].targets.static.copy()
+    static[0] = np.nan
+    some = replace(found[0], targets=replace(found[0].targets, static=static))
+    for most in (20, 1000):
+        mean, std = Kriging(fitted.processes, drift=True, max_observations=most).predict(some)
+        assert std is not None
+        assert np.isnan(mean[0]).all()
+        assert np.isnan(std[0]).all()
+        assert np.isfinite(mean[1:]).all()
+
+
+def test_short_lengths_are_found_among_many_observations() -> None:
+    """A random subset of 200 of 2,000 points would be too sparse to tell them from noise."""
+    rng = np.random.default_rng(0)
+    lat, lon = rng.uniform(45, 52, 2000), rng.uniform(0, 10, 2000)
+    points = Points(lat, lon, None, np.arange(2000), np.zeros((2000, 0)))
+    x = points.kilometres(None)
+    distance = np.sqrt(((x[:, None] - x[None]) ** 2).sum(-1)) * np.sqrt(3) / 20
+    root = np.linalg.cholesky((1 + distance) * np.exp(-distance) + 0.01 * np.eye(2000))
+    tasks = []
+    for _ in range(4):
+        value = (root @ rng.normal(size=2000))[:, None]
+        empty = replace(
+            points, **{k: getattr(points, k)[:0] for k in ("lat", "lon", "station", "static")}
+        )
+        tasks.append(RawTask(world(times=1), None, points, value, empty, value[:0], {}))
+    fitted = Kriging.fit(tasks, NAMES, drift=False).processes[0]
+    assert fitted["length"] == pytest.approx(20, rel=0.4)
+    assert fitted["noise"] * fitted.std < 0.35
 
 
 def constant(raw_task: RawTask) -> RawTask:

@@ -127,7 +127,7 @@ def test_the_table_is_read_at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     first = lines[: next(i for i, line in enumerate(lines) if line.startswith("wind,"))]
     rows = {line.split()[0]: line for line in first if line.startswith("  ")}
     assert {"model", "kriging", "nearest*", "bilinear°"} <= set(rows)
-    assert rows["model"].split()[1:3] == ["0.60", "±0.04"]
+    assert rows["model"].split()[1:3] == ["0.60", "±0.07"]
     assert rows["model"].rstrip().endswith("–")
     assert "* predicts no standard deviation; its RMSE in training is used." in text
     assert "° predicts no standard deviation; its CRPS is its MAE." in text
@@ -210,6 +210,59 @@ def test_the_summary_names_the_split_and_the_best_baseline() -> None:
     assert "37 % higher than kriging" in worse.summaries()[0]
     same = evaluation(forecasts=dict.fromkeys(("model", "twin"), made.forecasts["model"]))
     assert "0 % lower than twin, the best baseline, which may be chance" in same.summaries()[0]
+
+
+def test_stations_of_their_own_widen_the_intervals_of_scores_and_skill() -> None:
+    """The model is much better at some stations, much worse at others, at all times alike."""
+    rng = np.random.default_rng(0)
+    n = STATIONS * DAYS
+    gain = np.tile(rng.normal(0, 0.8, STATIONS), DAYS)[:, None]
+    observed, right = rng.normal(size=(n, 1)), np.ones((n, 1))
+    forecasts = {
+        "model": Prediction(observed + np.exp(gain) * 0.7, right),
+        "kriging": Prediction(observed + 0.95, right),
+    }
+    changes = {"variables": {"t": None}, "observed": observed, "forecasts": forecasts}
+    made = evaluation(**changes)
+    one = evaluation(**changes, station=np.full(n, "S"), lat=np.zeros(n), lon=np.zeros(n))
+
+    def width(of: Evaluation) -> float:
+        row = of.to_dataframe().iloc[1]
+        return row["crps_skill_high"] - row["crps_skill_low"]
+
+    assert width(made) > 5 * max(width(one), 1e-3)
+    assert "which may be chance" in made.summaries()[0]
+    assert "over blocks of time and stations" in str(made)
+
+
+def test_the_summary_says_when_rmse_disagrees() -> None:
+    made = evaluation()
+    truth, ones = made.observed, np.ones(made.observed.shape)
+    sure = Prediction(truth + 1.0, 0.7 * ones)  # a larger error, well calibrated
+    vague = Prediction(truth + 0.9, 9.0 * ones)  # a smaller error, far too wide
+    for names in (("model", "idw"), ("idw", "model")):
+        forecasts = dict(zip(names, (sure, vague), strict=True))
+        forecasts = {name: forecasts[name] for name in ("model", "idw")}
+        text = evaluation(forecasts=forecasts).summaries()[0]
+        better = "idw" if names[0] == "model" else "the model"
+        assert ("lower than idw" in text) == (names[0] == "model")
+        assert f"; by RMSE {better} is better (0.9" in text
+        assert "against 1.0" in text
+    assert "by RMSE" not in made.summaries()[0]
+
+
+def test_rows_that_differ_by_a_thousandth_are_told_apart() -> None:
+    made = evaluation()
+    truth, none = made.observed, np.zeros(made.observed.shape)
+    sizes = {"model": 1.0, "a": 1.002, "b": 1.004, "c": 1.2}
+    forecasts = {k: Prediction(truth + error, none, "none") for k, error in sizes.items()}
+    close = evaluation(forecasts=forecasts)
+    rows = [r for r in close.to_dataframe().to_dict("records") if r["variable"] == "tmax"]
+    table = ScoreTable.of(rows)
+    values = [cell.split()[0] for cell in table.columns["CRPS"]]
+    assert values == ["1.000", "1.002", "1.004", "1.200"]
+    assert table.columns["skill"][1].startswith("0.2")
+    assert "CRPS 1.000 degC, 0.2 % lower than a" in close.summaries()[0]
 
 
 def test_skill_against_a_perfect_baseline_is_not_defined() -> None:

@@ -430,7 +430,7 @@ def conditioner(**times: object) -> Conditioner:
 
 
 def tasks(found: Conditioner, *valid: str) -> list[str]:
-    made = found._task_times(np.array(valid, "datetime64[ms]"))
+    made = found.reader._task_times(np.array(valid, "datetime64[ms]"))
     return [str(t.astype("datetime64[m]"))[5:] for t in made]
 
 
@@ -467,7 +467,7 @@ def test_tasks_are_the_nearest_by_brute_force(
     spec = found.spec.model_copy(
         update={"target_window": window, "lead": f"{lead}min", "every": f"{every}min"}
     )
-    changed = Conditioner(replace(found.model, spec=spec), found.assembler)
+    changed = replace(found, reader=replace(found.reader, spec=spec))
     now = minute - lead
     fits = [
         t for t in range(now - 60, now + 60) if t % every == 0 and low <= now - t < low + length
@@ -475,9 +475,9 @@ def test_tasks_are_the_nearest_by_brute_force(
     valid = np.array([minute * 60_000], "datetime64[ms]")
     if not fits:
         with pytest.raises(ValueError, match="is not in the target window"):
-            changed._task_times(valid)
+            changed.reader._task_times(valid)
         return
-    task = changed._task_times(valid).astype(np.int64)[0] / 60_000
+    task = changed.reader._task_times(valid).astype(np.int64)[0] / 60_000
     assert task in fits
     assert abs(task - now) == min(abs(t - now) for t in fits)
 

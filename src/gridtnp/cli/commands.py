@@ -172,7 +172,7 @@ def evaluate(
     train, _, test = experiment.parts()
     names = experiment.evaluate.baselines if baselines is None else baselines
     times = experiment.evaluate.limit if limit is None else limit
-    found = model.evaluate(test, list(names), train=train, limit=times)
+    found = model.evaluate(test, names, train=train, limit=times)
     wrote, failure = [], None
     try:
         wrote.append(str(found.save(run)))

@@ -84,9 +84,9 @@ class Training(BaseModel):
 
 
 class Scoring(Part):
-    """Baselines of `evaluate`; `limit` is the maximum number of times."""
+    """Baselines of `evaluate`, by default the strongest; `limit` is the maximum number of times."""
 
-    baselines: tuple[str, ...] = ("nearest", "idw")
+    baselines: tuple[str, ...] | None = None
     limit: PositiveInt | None = None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gridtnp.cli.experiment import Experiment, Scoring, Sources, Split
+from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.data.description import describe_source
 from gridtnp.data.quality import Note
 from gridtnp.data.reading import read_source
@@ -88,8 +88,7 @@ def first_experiment(
         static=static,
         features=features,
     )
-    baselines = ("nearest", "idw", "kriging-drift" if static else "kriging")
-    experiment = Experiment(data=data, split=split, evaluate=Scoring(baselines=baselines))
+    experiment = Experiment(data=data, split=split)
     return experiment, tuple(reasons)
 
 

@@ -12,22 +12,35 @@ from itertools import islice
 import numpy as np
 from jaxtyping import Float
 
-from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
+from gridtnp.data.times import duration
 from gridtnp.errors import require_known
+from gridtnp.evaluation.boosting import Boosting
 from gridtnp.evaluation.climatology import Climatology, Persistence
 from gridtnp.evaluation.interpolation import Baseline, Bilinear, InverseDistance, Nearest, RawTask
 from gridtnp.evaluation.kriging import TIMES, Kriging
+from gridtnp.evaluation.regression import RegressionKriging, Regressors
 from gridtnp.evaluation.results import Prediction
+from gridtnp.evaluation.vecchia import Vecchia
+from gridtnp.grid import Grid
 from gridtnp.tasks.selection import Fraction, Selection
 from gridtnp.tasks.specification import TaskSpec
 
 BASELINES = (
-    *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "persistence", "climatology"),
+    *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
+    *("gpboost", "boosting", "persistence", "climatology"),
 )
 """`"bilinear:source.variable"` names a gridded variable; `"kriging-drift"` uses static features."""
+NEED_TRAINING = (
+    *("kriging", "kriging-drift", "regression-kriging", "gpboost", "boosting", "climatology"),
+)
+"""Baselines that are fitted; the others have the RMSE in training as their standard deviation."""
+NEED_OBSERVATIONS = (
+    *("nearest", "idw", "kriging", "kriging-drift", "gpboost", "boosting", "persistence"),
+)
+"""Baselines that need the target variables in the context."""
 TRAINING_TASKS = 64
-"""Training times at which the RMSE of a baseline without standard deviations is measured."""
+"""Training times that baselines are fitted to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,71 +59,97 @@ class FittedBaseline:
         return Prediction(mean, np.broadcast_to(self.rmse, mean.shape), "training errors")
 
 
-def fit_baseline(
-    name: str,
-    model: ModelContents,
-    test: Dataset,
-    train: Dataset | None,
-    selection: Mapping[str, Selection] | None,
-    seed: int,
-) -> FittedBaseline:
-    """Fit a baseline to `train`, as far as it needs training data."""
-    spec = model.spec
-    require_known("bilinear" if name.startswith("bilinear:") else name, BASELINES, "baseline")
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What baselines are fitted to: tasks of a model's `spec` and `grid` from `train`.
 
-    def training_tasks() -> Iterator[RawTask]:
-        if train is not None:
-            yield from _training_tasks(model, train, test.held_out, selection, seed)
+    If the test is at `held_out` stations, a tenth of the training stations are targets.
+    """
 
-    if name != "climatology" and not name.startswith("bilinear"):
+    spec: TaskSpec
+    train: Dataset | None
+    grid: Grid | None = None
+    held_out: bool = True
+    selection: Mapping[str, Selection] | None = None
+    seed: int = 0
+
+    def tasks(self) -> Iterator[RawTask]:
+        """Tasks at random training times."""
+        spec, selection = self.spec, self.selection
+        if self.train is None:
+            return
+        if self.held_out and selection is None:
+            own = [name for name, of in spec.contexts.items() if of.source == spec.target_source]
+            selection = dict.fromkeys(own, Fraction(0.9))
+        sampler = spec.sampler(self.train, None, selection, grid=self.grid, batch=1, seed=self.seed)
+        times = sampler.times
+        if times is not None:
+            times = np.random.default_rng(self.seed).permutation(times)[:TRAINING_TASKS]
+        for raw in sampler.raw_batches(times):
+            yield from RawTask.each(self.train, spec, raw)
+
+    @property
+    def data(self) -> Dataset:
+        """The training data, which are known to be there."""
+        assert self.train is not None
+        return self.train
+
+
+def fit_baseline(name: str, training: Training, test: Dataset) -> FittedBaseline:
+    """Fit a baseline to training tasks, as far as it needs them."""
+    kind, _, named = name.partition(":")
+    require_known(kind if kind == "bilinear" else name, BASELINES, "baseline")
+    spec = training.spec
+    if name in NEED_OBSERVATIONS:
         _require_observations(name, spec)
-    if train is None and name in ("climatology", "kriging", "kriging-drift"):
+    if name in NEED_TRAINING and training.train is None:
         raise ValueError(
             f"Baseline {name!r} needs training data, but part {test.part!r} was not made by split; "
             "give them: evaluate(test, ..., train=train)."
         )
-    if name == "kriging-drift" and not test.statics:
+    if name == "kriging-drift" and not spec.statics:
         raise ValueError(
             "Baseline 'kriging-drift' needs static features such as elevation, but the data have "
             "none; use 'kriging'."
         )
-    if name.startswith("kriging"):
-        raw_tasks = islice(training_tasks(), TIMES)
-        fitted = Kriging.fit(raw_tasks, spec.target_names, drift=name == "kriging-drift")
-        return FittedBaseline(fitted, None)
-    if train is not None and name == "climatology":
-        return FittedBaseline(Climatology(train), None)
-    named = name.partition(":")[2] or None
-    baseline: Baseline
-    if name.startswith("bilinear"):
-        baseline = Bilinear.of(test, spec, named)
-    elif name == "persistence":
-        baseline = Persistence(None if test.held_out else test)
-    else:
-        baseline = Nearest() if name == "nearest" else InverseDistance()
-    return FittedBaseline(baseline, _training_rmse(baseline, training_tasks()))
+    baseline = _fit(kind, training, test, named or None)
+    return FittedBaseline(
+        baseline, None if name in NEED_TRAINING else _training_rmse(baseline, training.tasks())
+    )
 
 
-def _training_tasks(
-    model: ModelContents,
-    train: Dataset,
-    held_out: bool,
-    selection: Mapping[str, Selection] | None,
-    seed: int,
-) -> Iterator[RawTask]:
-    """Tasks at random training times; if the test is at held-out stations, with a tenth of the
-    training stations as targets in their place.
-    """
-    spec = model.spec
-    if held_out and selection is None:
-        own = [name for name, of in spec.contexts.items() if of.source == spec.target_source]
-        selection = dict.fromkeys(own, Fraction(0.9))
-    sampler = model.sampler(train, selection, batch=1, seed=seed)
-    times = sampler.times
-    if times is not None:
-        times = np.random.default_rng(seed).permutation(times)[:TRAINING_TASKS]
-    for raw in sampler.raw_batches(times):
-        yield from RawTask.each(train, spec, raw)
+def _fit(kind: str, training: Training, test: Dataset, named: str | None) -> Baseline:
+    spec = training.spec
+    match kind:
+        case "nearest":
+            return Nearest()
+        case "idw":
+            return InverseDistance()
+        case "bilinear":
+            return Bilinear.of(test, spec, named)
+        case "persistence":
+            return Persistence(None if test.held_out else test)
+        case "climatology":
+            return Climatology(training.data)
+        case "regression-kriging":
+            return RegressionKriging.fit(
+                training.tasks(),
+                spec.target_names,
+                Regressors.of(training.data, spec),
+                drift=bool(spec.statics),
+                observed=len(_unobserved(spec)) < len(spec.target),
+            )
+        case "gpboost":
+            regressors = Regressors.of(training.data, spec)
+            return Vecchia.fit(training.tasks(), spec.target_names, regressors)
+        case "boosting":
+            regressors = Regressors.of(training.data, spec)
+            return Boosting.fit(
+                training.tasks(), spec.target_names, regressors, held_out=training.held_out
+            )
+        case _:
+            tasks = islice(training.tasks(), TIMES)
+            return Kriging.fit(tasks, spec.target_names, drift=kind == "kriging-drift")
 
 
 def _training_rmse(
@@ -123,13 +162,42 @@ def _training_rmse(
     return np.sqrt((errors**2).mean(0)) if len(errors) else None
 
 
-def _require_observations(name: str, spec: TaskSpec) -> None:
+def _unobserved(spec: TaskSpec) -> list[str]:
+    """Target variables that are never in the context."""
     held = {
         v for c in spec.contexts.values() if c.source == spec.target_source for v in c.variables
     }
-    missing = sorted(set(spec.target_names) - held)
+    return sorted(set(spec.target_names) - held)
+
+
+def _require_observations(name: str, spec: TaskSpec) -> None:
+    missing = _unobserved(spec)
     if missing:
         raise ValueError(
             f"Baseline {name!r} needs observations of {missing}, but the model's context "
             f"{sorted(spec.contexts)} has none; leave it out."
         )
+
+
+def default_baselines(spec: TaskSpec, data: Dataset, *, trained: bool = True) -> tuple[str, ...]:
+    """The strongest baselines that apply: those that `evaluate` uses unless told otherwise.
+
+    Without training data (`trained`), those that need none.
+    """
+    observed, names = not _unobserved(spec), []
+    if trained:
+        names.append("regression-kriging")
+        if observed:
+            names += [*("kriging-drift",) * bool(spec.statics), "kriging"]
+        else:
+            names.append("climatology")
+    elif observed:
+        names += ["nearest", "idw"]
+    try:
+        Bilinear.of(data, spec)
+        names.append("bilinear")
+    except ValueError:  # no gridded variable of the target's name and units
+        pass
+    if observed and duration(spec.lead):
+        names.append("persistence")
+    return tuple(names)

@@ -13,7 +13,12 @@ from torch.distributions import Normal
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.times import show
-from gridtnp.evaluation.baselines import fit_baseline
+from gridtnp.evaluation.baselines import (
+    FittedBaseline,
+    Training,
+    default_baselines,
+    fit_baseline,
+)
 from gridtnp.evaluation.interpolation import RawTask
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
 from gridtnp.tasks.area import area, targets_outside
@@ -21,11 +26,14 @@ from gridtnp.tasks.sampling import RawBatch, Sampler
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec
 
+MISSED = 0.05
+"""Largest fraction of the points that a default baseline may miss."""
+
 
 def evaluate(
     model: ModelContents,
     test: Dataset,
-    baselines: Sequence[str] = (),
+    baselines: Sequence[str] | None = None,
     *,
     train: Dataset | None = None,
     selection: Mapping[str, Selection] | None = None,
@@ -35,7 +43,6 @@ def evaluate(
     seed: int = 0,
 ) -> Evaluation:
     """See `GriddedTNP.evaluate`."""
-    names = [baselines] if isinstance(baselines, str) else list(dict.fromkeys(baselines))
     spec, grid = model.spec, model.network.grid
     _require_same_target(spec, test)
     spec.warn_outside([test], grid, stacklevel=3)
@@ -43,7 +50,13 @@ def evaluate(
     train = train or test.training
     test = spec.aligned(test, grid)
     train = None if train is None else spec.aligned(train, grid)
-    fitted = {name: fit_baseline(name, model, test, train, selection, seed) for name in names}
+    training = Training(spec, train, grid, test.held_out, selection, seed)
+    if baselines is None:
+        fitted, refused = _fit_defaults(training, test)
+        notes += refused
+    else:
+        names = [baselines] if isinstance(baselines, str) else dict.fromkeys(baselines)
+        fitted = {name: fit_baseline(name, training, test) for name in names}
     sampler = model.sampler(test, selection, batch=batch, seed=seed)
     times = _limited(sampler.times, limit)
     if times is None:
@@ -74,7 +87,37 @@ def evaluate(
     if times is not None and sampler.times is not None and len(times) < len(sampler.times):
         notes.append(f"{len(times):,} of {len(sampler.times):,} times, evenly spaced")
     forecasts = {name: _concatenate(pieces) for name, pieces in predictions.items()}
+    if baselines is None:
+        forecasts, partial = _without_partial(forecasts)
+        notes += partial
     return _evaluation(spec, test, raw_tasks, forecasts, notes, block, seed)
+
+
+def _fit_defaults(training: Training, test: Dataset) -> tuple[dict[str, FittedBaseline], list[str]]:
+    """The default baselines, and notes about those that cannot be fitted."""
+    trained = training.train is not None
+    fitted, notes = {}, []
+    for name in default_baselines(training.spec, test, trained=trained):
+        try:
+            fitted[name] = fit_baseline(name, training, test)
+        except ValueError as error:
+            notes.append(f"left out: {name}, because {error}".rstrip("."))
+    return fitted, notes
+
+
+def _without_partial(
+    forecasts: dict[str, Prediction],
+) -> tuple[dict[str, Prediction], list[str]]:
+    """Without baselines that miss many points, which would be left out for all others."""
+    known = {name: np.isfinite(f.mean).all(1) for name, f in forecasts.items()}
+    number = max(int(known[MODEL].sum()), 1)
+    missed = {name: (known[MODEL] & ~there).sum() / number for name, there in known.items()}
+    notes = [
+        f"left out: {name}, which predicts {1 - share:.0%} of the points"
+        for name, share in missed.items()
+        if share > MISSED
+    ]
+    return {name: f for name, f in forecasts.items() if missed[name] <= MISSED}, notes
 
 
 def _predict(model: ModelContents, sampler: Sampler, raw: RawBatch) -> list[Prediction]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -64,9 +64,10 @@ class RawTask:
     """One task in the units of the data.
 
     `values` are the target variables at the `observed` points, NaN where missing, `truth` those at
-    the `targets`. `context` holds all context sets.
+    the `targets`. `context` holds all context sets, whose rows are those of `data`.
     """
 
+    data: Dataset
     time: np.datetime64 | None
     observed: Points
     values: Float[np.ndarray, "n dy"]
@@ -80,10 +81,11 @@ class RawTask:
         source = data.sources[spec.target_source]
         for i, target in enumerate(raw.target):
             context = {name: tasks[i] for name, tasks in raw.context.items()}
-            rows, values = _observed(spec, context)
+            rows, values = observed_targets(spec, context)
             targets = Points.of(data, source, target.rows)
             truth = target.values.astype(np.float64)
-            yield cls(target.time, Points.of(data, source, rows), values, targets, truth, context)
+            observed = Points.of(data, source, rows)
+            yield cls(data, target.time, observed, values, targets, truth, context)
 
     def by_variable(
         self, estimate: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -140,12 +142,38 @@ class InverseDistance(Baseline):
 
 @dataclass(frozen=True)
 class GriddedVariable:
-    """Column `column` of a context set on a grid; `offset` converts it to the target's units."""
+    """Column `column` of a context set of a gridded source; `offset` converts its units."""
 
     context: str
+    source: str
     column: int
-    source: Panel
-    offset: float
+    offset: float = 0.0
+
+    def at(self, raw_task: RawTask, points: Points) -> Float[np.ndarray, " n"]:
+        """Bilinear interpolation at the time of the context nearest to that of each point."""
+        observed, source = (
+            raw_task.context.get(self.context),
+            raw_task.data.sources.get(self.source),
+        )
+        found = np.full(len(points.lat), np.nan)
+        if observed is None or not len(observed.rows):
+            return found
+        assert isinstance(source, Panel)
+        assert source.shape is not None
+        places = len(source.lat)
+        steps, step_of = np.unique(observed.rows // places, return_inverse=True)
+        values = np.full((len(steps), places), np.nan)
+        values[step_of, observed.rows % places] = observed.values[:, self.column] + self.offset
+        nearest = np.zeros(len(found), int)
+        if source.times is not None and points.time is not None:
+            distance = np.abs(points.time[:, None] - source.times[steps][None])
+            nearest = distance.argmin(1)
+        lat, lon = source.lat.reshape(source.shape)[:, 0], source.lon.reshape(source.shape)[0]
+        for step in np.unique(nearest):
+            field = StaticField(self.context, lat, lon, values[step].reshape(source.shape))
+            here = nearest == step
+            found[here] = field.at(points.lat[here], points.lon[here])
+        return found
 
 
 @dataclass(frozen=True)
@@ -162,34 +190,16 @@ class Bilinear(Baseline):
         return cls(tuple(_gridded(data, spec, name, named) for name in spec.target_names))
 
     def predict(self, raw_task: RawTask) -> Forecast:
-        mean = np.stack([self._field(raw_task, field) for field in self.fields], -1)
+        mean = np.stack([field.at(raw_task, raw_task.targets) for field in self.fields], -1)
         return mean, None
 
-    def _field(self, raw_task: RawTask, of: GriddedVariable) -> np.ndarray:
-        observed, source, targets = raw_task.context[of.context], of.source, raw_task.targets
-        assert source.shape is not None
-        found = np.full(len(targets.lat), np.nan)
-        if not len(observed.rows):
-            return found
-        places = len(source.lat)
-        steps, step_of = np.unique(observed.rows // places, return_inverse=True)
-        values = np.full((len(steps), places), np.nan)
-        values[step_of, observed.rows % places] = observed.values[:, of.column] + of.offset
-        nearest = np.zeros(len(found), int)
-        if source.times is not None and targets.time is not None:
-            distance = np.abs(targets.time[:, None] - source.times[steps][None])
-            nearest = distance.argmin(1)
-        lat, lon = source.lat.reshape(source.shape)[:, 0], source.lon.reshape(source.shape)[0]
-        for step in np.unique(nearest):
-            field = StaticField(of.context, lat, lon, values[step].reshape(source.shape))
-            here = nearest == step
-            found[here] = field.at(targets.lat[here], targets.lon[here])
-        return found
 
-
-def _observed(spec: TaskSpec, context: Mapping[str, Observations]) -> tuple[np.ndarray, np.ndarray]:
+def observed_targets(
+    spec: TaskSpec, context: Mapping[str, Observations]
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the target source in the context, and the target variables there."""
-    held = {n: c for n, c in spec.contexts.items() if c.source == spec.target_source}
+    held = {name: spec.contexts[name] for name in context}
+    held = {name: of for name, of in held.items() if of.source == spec.target_source}
     rows = np.unique(np.concatenate([np.zeros(0, int), *(context[name].rows for name in held)]))
     values = np.full((len(rows), len(spec.target_names)), np.nan)
     for name, of in held.items():
@@ -201,13 +211,19 @@ def _observed(spec: TaskSpec, context: Mapping[str, Observations]) -> tuple[np.n
     return rows[some], values[some]
 
 
-def _gridded(data: Dataset, spec: TaskSpec, target: str, named: str | None) -> GriddedVariable:
-    fields: dict[str, tuple[str, int, Panel]] = {}
+def gridded_variables(data: Dataset, spec: TaskSpec) -> dict[str, GriddedVariable]:
+    """All gridded variables of the context, as `"source.variable"`."""
+    fields: dict[str, GriddedVariable] = {}
     for name, of in spec.contexts.items():
-        source = data.sources[of.source]
+        source = data.sources.get(of.source)
         if isinstance(source, Panel) and source.shape is not None:
             for i, variable in enumerate(of.variables):
-                fields[f"{of.source}.{variable}"] = (name, i, source)
+                fields[f"{of.source}.{variable}"] = GriddedVariable(name, of.source, i)
+    return fields
+
+
+def _gridded(data: Dataset, spec: TaskSpec, target: str, named: str | None) -> GriddedVariable:
+    fields = gridded_variables(data, spec)
     others = [key for key in fields if not key.startswith(f"{spec.target_source}.")]
     if not (fields if named else others):
         raise ValueError(
@@ -227,10 +243,9 @@ def _gridded(data: Dataset, spec: TaskSpec, target: str, named: str | None) -> G
                 f"{sorted(others)}, such as 'bilinear:{others[0]}'."
             )
         key = found[0]
-    context, column, source = fields[key]
-    units = source.variable(key.partition(".")[2]).units
+    units = data.sources[fields[key].source].variable(key.partition(".")[2]).units
     wanted = data.sources[spec.target_source].variable(target).units
-    return GriddedVariable(context, column, source, _offset(key, units, target, wanted))
+    return replace(fields[key], offset=_offset(key, units, target, wanted))
 
 
 def _offset(key: str, units: str | None, target: str, wanted: str | None) -> float:

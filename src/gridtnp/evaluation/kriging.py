@@ -4,6 +4,7 @@ The covariance is a Matérn-3/2 function of distance, plus a random level per ti
 observations have several times, it also decays with the time between them. Kriging with external
 drift adds a linear trend in the static features (elevation), which then count as distances too; it
 is the baseline to beat in mountains. Parameters maximise the marginal likelihood of training times.
+With very many observations, each target is predicted from the nearest ones.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.optimize import minimize
+from scipy.spatial import KDTree
 from torch import Tensor
 
 from gridtnp.evaluation.interpolation import KM_PER_HOUR, Baseline, Forecast, Points, RawTask
@@ -22,7 +24,11 @@ from gridtnp.evaluation.interpolation import KM_PER_HOUR, Baseline, Forecast, Po
 TIMES, POINTS = 16, 200
 """Training times to fit the parameters to, and most observations of each."""
 MAX_OBSERVATIONS = 1500
-"""Most observations of a time to predict from; if there are more, a random subset."""
+"""Most observations of a time for the exact posterior; if there are more, the nearest are used."""
+NEIGHBOURS = 64
+"""Observations that a target is predicted from if there are too many of them."""
+CHUNK = 512
+"""Targets predicted at once from their nearest observations."""
 JITTER = 1e-6
 """Added to the diagonal of a covariance, so that stations may share a location."""
 
@@ -77,7 +83,7 @@ class Kriging(Baseline):
             x = np.concatenate([_inputs(p, raw_task.time, drift) for p in both])
             values = np.concatenate([raw_task.values, raw_task.truth])
             for v, data in enumerate(found):
-                some = rng.permutation(np.flatnonzero(np.isfinite(values[:, v])))[:POINTS]
+                some = _subset(x, np.flatnonzero(np.isfinite(values[:, v])), rng)
                 if len(some) > 1 and len(data) < TIMES:
                     data.append((x[some], values[some, v]))
         fitted = [_fit(name, data) for name, data in zip(names, found, strict=True)]
@@ -86,21 +92,26 @@ class Kriging(Baseline):
     def notes(self) -> tuple[str, ...]:
         if not self._reduced:
             return ()
-        times = f"{self._reduced} time{'s' * (self._reduced > 1)}"
-        most = f"{self.max_observations:,}"
-        return (f"kriging: {times} had more than {most} observations; a random {most} are used",)
+        times, most = f"{self._reduced} time{'s' * (self._reduced > 1)}", self.max_observations
+        return (
+            f"kriging: {times} had more than {most:,} observations; each target is predicted from "
+            f"its {NEIGHBOURS} nearest",
+        )
 
     def predict(self, raw_task: RawTask) -> Forecast:
-        mean, std = np.zeros(raw_task.truth.shape), np.zeros(raw_task.truth.shape)
+        mean, std = (np.full(raw_task.truth.shape, np.nan) for _ in range(2))
         x = _inputs(raw_task.observed, raw_task.time, self.drift)
         at = _inputs(raw_task.targets, raw_task.time, self.drift)
+        usable = np.isfinite(at).all(1)
         reduced = False
         for v, process in enumerate(self.processes):
-            known = np.flatnonzero(np.isfinite(raw_task.values[:, v]))
-            if len(known) > self.max_observations:
-                known = np.random.default_rng(0).permutation(known)[: self.max_observations]
-                reduced = True
-            mean[:, v], std[:, v] = posterior(process, x[known], raw_task.values[known, v], at)
+            known = np.isfinite(raw_task.values[:, v])
+            given = process, x[known], raw_task.values[known, v], at[usable]
+            if known.sum() > self.max_observations:
+                found, reduced = nearest_posterior(*given, self.max_observations), True
+            else:
+                found = posterior(*given)
+            mean[usable, v], std[usable, v] = found
         self._reduced += reduced
         return mean, std
 
@@ -116,8 +127,7 @@ def posterior(
     y = torch.as_tensor((values - process.mean) / process.std)[:, None]
     noise = process["noise"] ** 2
     covariance = _covariance(process.log_values, _Pairs.of(observed, observed, process.timed))
-    covariance.diagonal().add_(noise + JITTER)
-    root = torch.linalg.cholesky(covariance)
+    root = _root(covariance, noise)
     across = _covariance(process.log_values, _Pairs.of(observed, new, process.timed))
     explained = torch.linalg.solve_triangular(root, across, upper=False)
     mean = explained.mT @ torch.linalg.solve_triangular(root, y, upper=False)
@@ -125,6 +135,78 @@ def posterior(
     variance = _covariance(process.log_values, own)[:, 0, 0] - explained.square().sum(0) + noise
     std = variance.clamp_min(noise).sqrt()
     return mean[:, 0].numpy() * process.std + process.mean, std.numpy() * process.std
+
+
+def nearest_posterior(
+    process: KrigingParameters,
+    x: Float[np.ndarray, "n d"],
+    values: Float[np.ndarray, " n"],
+    at: Float[np.ndarray, "m d"],
+    most: int = MAX_OBSERVATIONS,
+    neighbours: int = NEIGHBOURS,
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """`posterior` for many observations: of the deviations from the trend, each target sees only
+    its nearest observations, in units of the length-scales.
+
+    The trend (level and drift) is estimated from a random subset of at most `most` observations.
+    The variance is that of universal kriging.
+    """
+    observed, new = _scaled(process, x), _scaled(process, at)
+    y = torch.as_tensor((values - process.mean) / process.std)[:, None]
+    noise = process["noise"] ** 2
+
+    def local(a: Tensor, b: Tensor) -> Tensor:
+        return _covariance(process.log_values, _Pairs.of(a, b, process.timed), trend=False)
+
+    some = torch.as_tensor(np.random.default_rng(0).permutation(len(x))[:most])
+    root = _root(local(observed[some], observed[some]), noise)
+    basis = torch.linalg.solve_triangular(root, _basis(process, observed[some]), upper=False)
+    white = torch.linalg.solve_triangular(root, y[some], upper=False)
+    precision = torch.eye(basis.shape[1], dtype=basis.dtype) + basis.mT @ basis
+    uncertainty = torch.linalg.inv(precision)
+    trend = uncertainty @ (basis.mT @ white)
+    deviation = y - _basis(process, observed) @ trend
+
+    tree = KDTree(_in_lengths(process, observed))
+    means, variances = [], []
+    for targets in new.split(CHUNK):
+        index = tree.query(_in_lengths(process, targets), min(neighbours, len(x)))[1]
+        near = torch.as_tensor(index.reshape(len(targets), -1))
+        root = _root(local(observed[near], observed[near]), noise)
+        across = local(observed[near], targets[:, None])
+        right = [across, deviation[near], _basis(process, observed[near])]
+        solved = torch.linalg.solve_triangular(root, torch.cat(right, -1), upper=False)
+        explained, white, basis = solved[..., :1], solved[..., 1:2], solved[..., 2:]
+        own = local(targets[:, None], targets[:, None])[:, 0, 0]
+        # what the neighbours do not say about the target's trend
+        rest = _basis(process, targets) - (explained.mT @ basis)[:, 0]
+        variance = own - explained.square().sum((1, 2)) + ((rest @ uncertainty) * rest).sum(1)
+        means.append((explained * white).sum((1, 2)) + (_basis(process, targets) @ trend)[:, 0])
+        variances.append((variance + noise).clamp_min(noise))
+    mean, std = torch.cat(means).numpy(), torch.cat(variances).sqrt().numpy()
+    return mean * process.std + process.mean, std * process.std
+
+
+def _root(covariance: Tensor, noise: float) -> Tensor:
+    """Cholesky factor of the covariance of observations."""
+    covariance.diagonal(dim1=-2, dim2=-1).add_(noise + JITTER)
+    return torch.linalg.cholesky(covariance)
+
+
+def _basis(process: KrigingParameters, points: Tensor) -> Tensor:
+    """Level and features, scaled such that their coefficients have unit variance."""
+    drift = [process[f"drift_{k}"] for k in range(len(process.centre))]
+    level = torch.full_like(points[..., :1], process["level"])
+    return torch.cat([level, points[..., 4:] * points.new_tensor(drift)], -1)
+
+
+def _in_lengths(process: KrigingParameters, points: Tensor) -> np.ndarray:
+    """Points in units of the length-scales: an exponent of the covariance in every direction."""
+    lengths = [process["length"]] * 3 + [process["hours"] if process.timed else np.inf]
+    lengths += [process[f"length_{k}"] for k in range(len(process.centre))]
+    scale = np.sqrt(3) / np.array(lengths)
+    scale[3] /= np.sqrt(3)  # time decays with exp(-hours), without Matérn's factor
+    return points.numpy() * scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +234,8 @@ class _Pairs:
         )
 
 
-def _covariance(log_values: Tensor, pairs: _Pairs) -> Tensor:
-    """Covariance without noise."""
+def _covariance(log_values: Tensor, pairs: _Pairs, *, trend: bool = True) -> Tensor:
+    """Covariance without noise, and without level and drift if there is no `trend`."""
     values = list(log_values.exp())
     amplitude, length, _, level = values[:4]
     own = values[5:] if pairs.hours is not None else values[4:]
@@ -164,9 +246,23 @@ def _covariance(log_values: Tensor, pairs: _Pairs) -> Tensor:
     covariance = amplitude**2 * (1 + r) * torch.exp(-r)
     if pairs.hours is not None:
         covariance = covariance * torch.exp(-pairs.hours / values[4])
+    if not trend:
+        return covariance
     for product, drift in zip(pairs.products, own[::2], strict=True):
         covariance = covariance + drift**2 * product
     return covariance + level**2
+
+
+def _subset(x: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """At most `POINTS` observations to fit to: half of them at random, which shows long lengths,
+    half around one of them, which shows lengths shorter than the spacing of a random subset.
+    """
+    some = rng.permutation(known)
+    if len(some) <= POINTS:
+        return some
+    spread, rest = some[: POINTS // 2], some[POINTS // 2 :]
+    distance = np.linalg.norm(x[rest, :3] - x[spread[0], :3], axis=1)
+    return np.concatenate([spread, rest[np.argsort(distance)[: POINTS - len(spread)]]])
 
 
 def _inputs(points: Points, now: np.datetime64 | None, drift: bool) -> Float[np.ndarray, "n d"]:

@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 from gridtnp.data.reading import require_installed
 from gridtnp.errors import require_known
 from gridtnp.evaluation import scores
-from gridtnp.evaluation.bootstrap import bootstrap_means, interval, time_blocks
+from gridtnp.evaluation.bootstrap import bootstrap_means, interval, place_blocks, time_blocks
 from gridtnp.evaluation.summary import MODEL, render, summarise
 from gridtnp.files import replace_file, write_text
 
@@ -187,14 +187,15 @@ class Evaluation:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        rows, blocks = [], int(self._blocks.max()) + 1
+        rows, numbers = [], [int(code.max()) + 1 for code in self._clusters]
+        blocks = min((number for number in numbers if number > 1), default=1)
         for v, (variable, units) in enumerate(self.variables.items()):
             model: tuple[np.ndarray, np.ndarray] | None = None  # the model's CRPS, and its draws
             for name, forecast in self.forecasts.items():
                 terms = self._terms(name, v)
                 found = _means(terms, np.zeros(len(self.observed), int), 1)
                 columns = np.stack(list(terms.values()), -1)
-                draws = bootstrap_means(columns, self._blocks, self.seed)
+                draws = bootstrap_means(columns, self._clusters, self.seed)
                 row: dict[str, Any] = {"variable": variable, "units": units, "forecast": name}
                 row |= {"spread": forecast.spread, "points": len(self.observed)}
                 for k, score in enumerate(SCORES):
@@ -211,13 +212,14 @@ class Evaluation:
         return rows
 
     @cached_property
-    def _blocks(self) -> Int[np.ndarray, " n"]:
-        """The block of every point: of time, or stations if there is a single time."""
+    def _clusters(self) -> tuple[Int[np.ndarray, " n"], ...]:
+        """The station, or group of stations, and the block of time of every point."""
+        places = place_blocks(self.station, self.lat, self.lon)
         if self.time is None or (self.time == self.time[0]).all():
-            return np.unique(self.station, return_inverse=True)[1]
+            return (places,)
         model = self.forecasts[MODEL]
         error = scores.crps(self.observed, model.mean, model.std)
-        return time_blocks(self.time, (error / error.mean(0)).mean(1), self.block)
+        return time_blocks(self.time, (error / error.mean(0)).mean(1), self.block), places
 
     def _terms(self, name: str, v: int) -> dict[str, np.ndarray]:
         """Scores of every point, in the order of `SCORES`; squared errors for the RMSE."""

@@ -25,7 +25,9 @@ def render(tables: Sequence[Sequence[Row]], split: str, notes: Sequence[str]) ->
     for rows in tables:
         parts += [ScoreTable.of(rows), Text(summarise(rows, split), style="bold"), Text("")]
     spreads = {row["spread"] for rows in tables for row in rows}
-    legend = ["± is half the 95 % interval over blocks of time; bias is forecast − observed."]
+    legend = [
+        "± is half the 95 % interval over blocks of time and stations; bias is forecast − observed."
+    ]
     if len(tables[0]) > 1:
         legend.append("Skill is the fraction of a baseline's CRPS that the model saves.")
     if "training errors" in spreads:
@@ -39,15 +41,32 @@ def summarise(rows: Sequence[Row], split: str) -> str:
     """The model's CRPS, in comparison with the best baseline, and its calibration."""
     model, baselines = rows[0], rows[1:]
     unit = f" {model['units'] or ''}".rstrip()
-    text = f"{model['variable']} on {split}: CRPS {model['crps']:.3g}{unit}"
+    three = int(np.clip(2 - np.floor(np.log10(model["crps"] or 1.0)), 0, 8))
+    decimals = max(_decimals(rows), three)
+    text = f"{model['variable']} on {split}: CRPS {model['crps']:.{decimals}f}{unit}"
     best = min(baselines, key=lambda row: row["crps"], default=None)
     if best is not None and np.isfinite(best["crps_skill"]):
         skill, low, high = (100 * best[f"crps_skill{end}"] for end in ("", "_low", "_high"))
-        text += f", {abs(skill):.0f} % {'lower' if skill >= 0 else 'higher'} than "
+        digits = _skill_decimals(rows)
+        text += f", {abs(skill):.{digits}f} % {'lower' if skill >= 0 else 'higher'} than "
         text += f"{best['forecast']}, the best baseline"
         if low <= 0 <= high:
-            text += f", which may be chance (95 % interval {low:.0f} to {high:.0f} %)"
+            text += f", which may be chance (95 % interval {low:.{digits}f} to {high:.{digits}f} %)"
+        text += _disagreement(model, baselines, skill >= 0, decimals)
     return f"{text}; the 90 % intervals cover {100 * model['coverage_90']:.0f} %."
+
+
+def _disagreement(model: Row, baselines: Sequence[Row], better: bool, decimals: int) -> str:
+    """The RMSE of the best baseline, if it says the opposite of the CRPS."""
+    best = min(baselines, key=lambda row: row["rmse"])
+    if model["rmse"] == best["rmse"] or (model["rmse"] < best["rmse"]) == better:
+        return ""
+    first, second = (model, best) if not better else (best, model)
+    name = "the model" if not better else best["forecast"]
+    return (
+        f"; by RMSE {name} is better ({first['rmse']:.{decimals}f} against "
+        f"{second['rmse']:.{decimals}f})"
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,7 @@ class ScoreTable:
             **{h: _column(rows, h.lower(), decimals) for h in ("CRPS", "RMSE", "MAE", "bias")},
             "log-likelihood": _column(rows, "log_likelihood", 2),
             "90 % coverage": _column(rows, "coverage_90", 0, percent=True),
-            "skill": _column(rows, "crps_skill", 0, percent=True),
+            "skill": _column(rows, "crps_skill", _skill_decimals(rows), percent=True),
         }
         return cls(title, tuple(f"{r['forecast']}{MARKS[r['spread']]}" for r in rows), columns)
 
@@ -126,8 +145,21 @@ def _cell(row: Row, score: str, decimals: int, percent: bool) -> str:
 
 
 def _decimals(rows: Sequence[Row]) -> int:
-    """Decimals that show a digit of the narrowest CRPS interval; three digits if there is none."""
+    """Decimals that show a digit of the narrowest CRPS interval, three digits if there is none, and
+    tell forecasts apart that differ by a thousandth.
+    """
     halves = [(row["crps_high"] - row["crps_low"]) / 2 for row in rows]
     largest = max(row["crps"] for row in rows)
     sizes = [half for half in halves if half > 1e-4 * largest] or [largest / 100 or 0.01]
-    return int(np.clip(np.ceil(-np.log10(min(sizes))), 0, 8))
+    for score in ("crps", "rmse"):
+        values = np.sort([row[score] for row in rows])
+        gaps = np.diff(values)
+        sizes += gaps[gaps > 1e-3 * values[:-1]].tolist()
+    digits = [np.ceil(-np.log10(size)) for size in sizes]
+    most = np.ceil(-np.log10(largest / 1000)) if largest > 0 else 8
+    return int(np.clip(min(max(digits), most), 0, 8))
+
+
+def _skill_decimals(rows: Sequence[Row]) -> int:
+    """One decimal if a skill is below 10 %."""
+    return int(any(abs(row["crps_skill"]) < 0.1 for row in rows[1:]))

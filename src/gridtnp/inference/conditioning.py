@@ -31,7 +31,7 @@ from gridtnp.inference.queries import Query
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.area import area
 from gridtnp.tasks.assembly import Assembler
-from gridtnp.tasks.observations import SourceVariables, TaskTime
+from gridtnp.tasks.observations import Observations, SourceVariables, TaskTime
 from gridtnp.tasks.specification import TaskSpec
 
 Static = Mapping[str, Data] | Data | None
@@ -80,7 +80,7 @@ class Unusable:
     points: int = 0
     empty: list[str] = field(default_factory=list)
 
-    def warn(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
+    def warn(self, grid: Grid | None, statics: tuple[str, ...], stacklevel: int) -> None:
         """Warn once, or raise if no point at all could be predicted."""
         found, covered = [], "" if grid is None else area(grid)
         if self.outside:
@@ -103,25 +103,25 @@ class Unusable:
                 "without context"
             )
         if found:
-            warnings.warn(f"{'; '.join(found)}.", DataWarning, stacklevel=5)
+            warnings.warn(f"{'; '.join(found)}.", DataWarning, stacklevel=stacklevel)
 
 
 @dataclass(frozen=True, eq=False)
-class Conditioner:
-    """Conditions a model on data, time by time."""
+class ContextReader:
+    """Reads the context of tasks from data, time by time."""
 
-    model: ModelContents
-    assembler: Assembler
-    unusable: Unusable = field(default_factory=Unusable)
+    spec: TaskSpec
+    data: Dataset
 
     @classmethod
     def of(
         cls,
-        model: ModelContents,
+        spec: TaskSpec,
         context: Dataset | Mapping[str, Data],
         static: Static = None,
-    ) -> Conditioner:
-        spec = model.spec
+        *,
+        stacklevel: int = 4,
+    ) -> ContextReader:
         known = {held.source for held in spec.contexts.values()} | {spec.target_source}
         for name in context.sources if isinstance(context, Dataset) else context:
             require_known(name, known, "source", "for this model")
@@ -134,20 +134,43 @@ class Conditioner:
             data = context
         else:
             data = dataset_of(spec, context, static)
-        _require_sets(spec, data)
-        return cls(model, model.assembler(data))
+        _require_sets(spec, data, stacklevel)
+        return cls(spec, spec.aligned(data))
 
-    @property
-    def spec(self) -> TaskSpec:
-        return self.model.spec
+    def observations(self, task_time: TaskTime) -> dict[str, Observations]:
+        """All observations that a task at this time may use, by context set."""
+        found = {}
+        for name, variables in self.variables.items():
+            there = variables.available(task_time)
+            found[name] = there.observations(there.complete, task_time)
+        return found
 
-    @property
-    def data(self) -> Dataset:
-        return self.assembler.data
+    @cached_property
+    def variables(self) -> dict[str, SourceVariables]:
+        """The context sets that are in the data."""
+        found = {}
+        for name, held in self.spec.contexts.items():
+            source = self.data.sources.get(held.source)
+            if source is None or not set(held.variables) <= set(source.names):
+                continue
+            window = Window.parse(held.window or self.spec.window)
+            kept = self.data.context_places.get(held.source)
+            variables = SourceVariables.of(self.data, name, held.source, window, kept)
+            found[name] = replace(variables, variables=held.variables)
+        return found
 
-    def warn(self) -> None:
-        """Warn once of everything that could not be used or predicted."""
-        self.unusable.warn(self.model.network.grid, self.spec.statics)
+    def sets_of(self, variable: str) -> tuple[str, ...]:
+        """The context sets with observations of a target variable."""
+        return tuple(
+            name
+            for name, held in self.spec.contexts.items()
+            if held.source == self.spec.target_source and variable in held.variables
+        )
+
+    def known(self, query: Query) -> dict[str, np.ndarray]:
+        """Static features that come with a query."""
+        given = {name: query.known(name) for name in self.spec.statics}
+        return {name: values for name, values in given.items() if values is not None}
 
     # ---- times -----------------------------------------------------------------------------------
 
@@ -208,15 +231,46 @@ class Conditioner:
             )
         return tasks.astype("datetime64[ms]")
 
+
+@dataclass(frozen=True, eq=False)
+class Conditioner:
+    """Conditions a model on data, time by time."""
+
+    model: ModelContents
+    reader: ContextReader
+    assembler: Assembler
+    unusable: Unusable = field(default_factory=Unusable)
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelContents,
+        context: Dataset | Mapping[str, Data],
+        static: Static = None,
+    ) -> Conditioner:
+        reader = ContextReader.of(model.spec, context, static, stacklevel=6)
+        return cls(model, reader, model.assembler(reader.data))
+
+    @property
+    def spec(self) -> TaskSpec:
+        return self.model.spec
+
+    @property
+    def data(self) -> Dataset:
+        return self.reader.data
+
+    def warn(self, stacklevel: int = 5) -> None:
+        """Warn once of everything that could not be used or predicted."""
+        self.unusable.warn(self.model.network.grid, self.spec.statics, stacklevel)
+
     # ---- context and targets ---------------------------------------------------------------------
 
     def at(self, task_time: TaskTime) -> Conditioning:
         """All observations that a task at this time may use."""
         context, places = {}, {}
-        for name, variables in self._variables.items():
-            there, source = variables.available(task_time), variables.source
-            rows = there.complete
-            observed = there.observations(rows, task_time)
+        for name, observed in self.reader.observations(task_time).items():
+            variables = self.reader.variables[name]
+            source, rows = variables.source, observed.rows
             points = self.assembler.context(source, variables.variables, [observed])
             if points.mask is not None:  # outside of the grid
                 inside = points.mask[0]
@@ -231,38 +285,11 @@ class Conditioner:
             self.unusable.empty.append("all" if task_time is None else show(task_time))
         return found
 
-    @cached_property
-    def _variables(self) -> dict[str, SourceVariables]:
-        """The context sets that are in the data."""
-        found = {}
-        for name, held in self.spec.contexts.items():
-            source = self.data.sources.get(held.source)
-            if source is None or not set(held.variables) <= set(source.names):
-                continue
-            window = Window.parse(held.window or self.spec.window)
-            kept = self.data.context_places.get(held.source)
-            variables = SourceVariables.of(self.data, name, held.source, window, kept)
-            found[name] = replace(variables, variables=held.variables)
-        return found
-
-    def sets_of(self, variable: str) -> tuple[str, ...]:
-        """The context sets with observations of a target variable."""
-        return tuple(
-            name
-            for name, held in self.spec.contexts.items()
-            if held.source == self.spec.target_source and variable in held.variables
-        )
-
     def complete(self, conditioning: Conditioning, like: PointSet) -> dict[str, PointSet]:
         """All context sets of the network, checked; sets without data are empty."""
         network = self.model.network
         network.check(Task(conditioning.context, like))
         return network.signature.complete(conditioning.context, like)
-
-    def known(self, query: Query) -> dict[str, np.ndarray]:
-        """Static features that come with a query."""
-        given = {name: query.known(name) for name in self.spec.statics}
-        return {name: values for name, values in given.items() if values is not None}
 
     def targets(
         self,
@@ -336,7 +363,7 @@ def _owner(feature: str, sources: Mapping[str, Any]) -> str:
     )
 
 
-def _require_sets(spec: TaskSpec, data: Dataset) -> None:
+def _require_sets(spec: TaskSpec, data: Dataset, stacklevel: int) -> None:
     """Raise without any context set of the model; warn of missing variables and other units."""
     missing, there = [], 0
     for held in spec.contexts.values():
@@ -363,4 +390,4 @@ def _require_sets(spec: TaskSpec, data: Dataset) -> None:
     if missing:
         lack = [f"The context has no {', '.join(missing)}, which the model was trained with"]
     if lack or units:
-        warnings.warn("; ".join([*lack, *units]) + ".", DataWarning, stacklevel=5)
+        warnings.warn("; ".join([*lack, *units]) + ".", DataWarning, stacklevel=stacklevel)

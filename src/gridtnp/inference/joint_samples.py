@@ -83,9 +83,9 @@ def sample(
     if when is not None:
         query = query.at_times(when)
     values = np.full((n, len(query.lat), len(spec.target)), np.nan)
-    known, task_time = conditioner.known(query), None
+    known, task_time = conditioner.reader.known(query), None
     with model.inference(), progress_bar(n * len(query.lat), "sampling", progress) as advance:
-        for number, (task_time, rows) in enumerate(conditioner.groups(query)):
+        for number, (task_time, rows) in enumerate(conditioner.reader.groups(query)):
             random = _RandomState(seed, number)
             task = _TaskSampler.of(conditioner, query, known, task_time, rows, subset, random)
             for samples in _batches(n, task.size):
@@ -306,7 +306,7 @@ def _answer(
     flat = {
         f"{name}_sample{i}": values[i, :, j] for j, name in enumerate(names) for i in range(number)
     }
-    about = {name: attributes(conditioner, name, "sample") for name in names}
+    about = {name: attributes(conditioner.reader, name, "sample") for name in names}
     if isinstance(query.form, tuple):
         arrays = query.answer(flat)
         assert isinstance(arrays, dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.reading import Data
 from gridtnp.data.sources import Variable
 from gridtnp.data.times import duration, to_times
-from gridtnp.inference.conditioning import Conditioner, Static
+from gridtnp.inference.conditioning import Conditioner, ContextReader, Static
 from gridtnp.inference.queries import Answer, Places, Query, attributes_of, column
 from gridtnp.inference.writers import open_stream
 from gridtnp.network.model import PIECE
@@ -51,26 +52,48 @@ def predict(
     """See `GriddedTNP.predict`."""
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
-    for name in model.spec.target_names:
-        _ = [column(name, quantile) for quantile in quantiles]  # raises for impossible ones
+    require_quantiles(model.spec, quantiles)
     conditioner = Conditioner.of(model, context, static)
+    step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
+
+    def answer(query: Query, advance: Advance) -> Answer:
+        return _answer(conditioner, query, quantiles, step, advance)
+
+    finish = partial(conditioner.warn, stacklevel=6)
+    with model.inference():
+        return answer_query(answer, at, times, to, overwrite, progress, finish)
+
+
+def require_quantiles(spec: TaskSpec, quantiles: Sequence[float]) -> None:
+    """Raise for impossible quantiles."""
+    for name in spec.target_names:
+        _ = [column(name, quantile) for quantile in quantiles]
+
+
+def answer_query(
+    answer: Callable[[Query, Advance], Answer],
+    at: Places,
+    times: Iterable[Any] | None,
+    to: str | os.PathLike[str] | None,
+    overwrite: bool,
+    progress: bool,
+    finish: Callable[[], None],
+) -> Answer | Path:
+    """Answer a query in memory, or time by time in a file; `finish` is called before it is kept."""
     query, when = Query.of(at), requested_times(times)
     total = len(query.lat) * (1 if when is None else len(when))
-    step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
-    with model.inference(), progress_bar(total, "predicting", progress) as advance:
+    with progress_bar(total, "predicting", progress) as advance:
         if to is None:
-            query = query if when is None else query.at_times(when)
-            answer = _answer(conditioner, query, quantiles, step, advance)
-        else:
-            pieces = query.by_time() if when is None else (query.at_times(t[None]) for t in when)
-            dim = "time" if when is not None else query.time_dim
-            with open_stream(to, dim, overwrite=overwrite) as writer:
-                for piece in pieces:
-                    writer.add(_answer(conditioner, piece, quantiles, step, advance))
-                conditioner.warn()
-            return writer.path
-    conditioner.warn()
-    return answer
+            found = answer(query if when is None else query.at_times(when), advance)
+            finish()
+            return found
+        pieces = query.by_time() if when is None else (query.at_times(t[None]) for t in when)
+        dim = "time" if when is not None else query.time_dim
+        with open_stream(to, dim, overwrite=overwrite) as writer:
+            for piece in pieces:
+                writer.add(answer(piece, advance))
+            finish()
+        return writer.path
 
 
 def _answer(
@@ -85,8 +108,8 @@ def _answer(
         for name in spec.target_names
         for statistic in statistics
     }
-    known, task_time = conditioner.known(query), None
-    for task_time, rows in conditioner.groups(query):
+    known, task_time = conditioner.reader.known(query), None
+    for task_time, rows in conditioner.reader.groups(query):
         conditioning, encoding = conditioner.at(task_time), None
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
@@ -106,11 +129,11 @@ def _answer(
             for i, name in enumerate(spec.target_names):
                 for statistic, values in results.items():
                     columns[column(name, statistic)][some[usable]] = values[usable, i]
-                distance = conditioning.distance(conditioner.sets_of(name), places)
+                distance = conditioning.distance(conditioner.reader.sets_of(name), places)
                 columns[column(name, "support")][some[usable]] = distance
             advance(len(some))
     about = {
-        column(name, statistic): attributes(conditioner, name, statistic)
+        column(name, statistic): attributes(conditioner.reader, name, statistic)
         for name in spec.target_names
         for statistic in statistics
     }
@@ -145,12 +168,12 @@ def with_times(
     return answer
 
 
-def attributes(conditioner: Conditioner, name: str, statistic: str | float) -> dict[str, Any]:
+def attributes(reader: ContextReader, name: str, statistic: str | float) -> dict[str, Any]:
     """CF attributes of a statistic of a predicted variable."""
     if statistic == "support":
         return {"long_name": f"{name}: distance to the nearest observation", "units": "km"}
-    source = conditioner.data.sources.get(conditioner.spec.target_source)
-    units = conditioner.spec.units.get(f"{conditioner.spec.target_source}.{name}")
+    source = reader.data.sources.get(reader.spec.target_source)
+    units = reader.spec.units.get(f"{reader.spec.target_source}.{name}")
     variable = Variable(name, units)
     if source is not None and name in source.names:
         observed = source.variable(name)

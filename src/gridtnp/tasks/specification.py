@@ -120,7 +120,7 @@ class TaskSpec(Part):
     def sampler(
         self,
         data: Dataset,
-        normaliser: Normaliser,
+        normaliser: Normaliser | None,
         selection: Mapping[str, Selection] | None = None,
         *,
         grid: Grid | None = None,

@@ -1,0 +1,189 @@
+"""Baselines that predict anywhere, in the form of `GriddedTNP.predict`: maps to compare with.
+
+`gt.baseline("regression-kriging", train).predict(context, at=grid)`.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import xarray as xr
+from scipy.special import ndtri
+
+from gridtnp.data.coordinates import unit_vectors
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.quality import DataWarning
+from gridtnp.data.reading import Data
+from gridtnp.data.times import duration
+from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
+from gridtnp.evaluation.interpolation import Points, RawTask, observed_targets
+from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
+from gridtnp.inference.prediction import (
+    Advance,
+    answer_query,
+    attributes,
+    require_quantiles,
+    with_times,
+)
+from gridtnp.inference.queries import Answer, Places, Query, column
+from gridtnp.tasks.observations import Observations, TaskTime
+from gridtnp.tasks.specification import TaskSpec
+
+CHUNK = 8192
+"""Points predicted at once."""
+
+
+class HasSpec(Protocol):
+    """A model, as far as it says what tasks look like."""
+
+    @property
+    def spec(self) -> TaskSpec: ...
+
+
+def baseline(
+    name: str, train: Dataset, *, like: HasSpec | TaskSpec | None = None, seed: int = 0
+) -> BaselinePredictor:
+    """Fit a baseline of `evaluate` to training data, to predict with it.
+
+    `like` is a model, or its `spec`, with the same tasks (context sets, time windows, lead); by
+    default a task has all sources at one time.
+    """
+    spec = TaskSpec.of(train) if like is None else like if isinstance(like, TaskSpec) else like.spec
+    data = spec.aligned(train)
+    return BaselinePredictor(name, spec, fit_baseline(name, Training(spec, data, seed=seed), data))
+
+
+@dataclass(frozen=True, eq=False)
+class BaselinePredictor:
+    """A fitted baseline, and the tasks that it is for."""
+
+    name: str
+    spec: TaskSpec
+    fitted: FittedBaseline
+
+    def predict(
+        self,
+        context: Dataset | Mapping[str, Data],
+        at: Places,
+        *,
+        quantiles: Sequence[float] = (0.05, 0.95),
+        times: Iterable[Any] | None = None,
+        static: Static = None,
+        to: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        progress: bool = True,
+    ) -> Answer | Path:
+        """Predict at any places and times, in the form of the query; see `GriddedTNP.predict`.
+
+        Points that the baseline cannot predict are NaN; a warning counts them.
+        """
+        require_quantiles(self.spec, quantiles)
+        reader = ContextReader.of(self.spec, context, static)
+        asked, unknown = 0, 0
+
+        def answer(query: Query, advance: Advance) -> Answer:
+            nonlocal asked, unknown
+            columns, task_time = self._columns(reader, query, quantiles, advance)
+            mean = columns[column(self.spec.target_names[0], "mean")]
+            asked, unknown = asked + len(mean), unknown + int(np.isnan(mean).sum())
+            about = {
+                column(name, statistic): attributes(reader, name, statistic)
+                for name in self.spec.target_names
+                for statistic in ("mean", "std", *quantiles, "support")
+            }
+            found = query.answer(columns, about)
+            if isinstance(found, xr.Dataset):
+                return with_times(found, self.spec, query, task_time)
+            return found
+
+        def warn() -> None:
+            if asked and unknown == asked:
+                raise ValueError(
+                    f"Baseline {self.name!r} cannot predict any of the {asked:,} points; give it "
+                    "observations and features there."
+                )
+            if unknown:
+                warnings.warn(
+                    f"{unknown:,} of {asked:,} points cannot be predicted by {self.name!r} and are "
+                    "NaN.",
+                    DataWarning,
+                    stacklevel=4,
+                )
+
+        return answer_query(answer, at, times, to, overwrite, progress, finish=warn)
+
+    def _columns(
+        self, reader: ContextReader, query: Query, quantiles: Sequence[float], advance: Advance
+    ) -> tuple[dict[str, np.ndarray], TaskTime]:
+        """All statistics at the points of a query, and the time of the last task."""
+        names = self.spec.target_names
+        found = {
+            column(name, statistic): np.full(len(query.lat), np.nan)
+            for name in names
+            for statistic in ("mean", "std", *quantiles, "support")
+        }
+        known, task_time = reader.known(query), None
+        for task_time, rows in reader.groups(query):
+            context = reader.observations(task_time)
+            places = {name: self._places(reader, name, of) for name, of in context.items()}
+            conditioning = Conditioning({}, places)
+            for some in np.array_split(rows, max(1, -(-len(rows) // CHUNK))):
+                raw_task = self._raw_task(reader, context, query, known, some, task_time)
+                predicted = self.fitted.predict(raw_task)
+                usable = np.isfinite(raw_task.targets.static).all(1)
+                here = unit_vectors(query.lat[some], query.lon[some])
+                for v, name in enumerate(names):
+                    mean = np.where(usable, predicted.mean[:, v], np.nan)
+                    std = np.where(usable, predicted.std[:, v], np.nan)
+                    support = conditioning.distance(reader.sets_of(name), here)
+                    results: dict[str | float, np.ndarray] = {"mean": mean, "std": std}
+                    results |= {q: mean + ndtri(q) * std for q in quantiles}
+                    results["support"] = np.where(np.isfinite(mean), support, np.nan)
+                    for statistic, values in results.items():
+                        found[column(name, statistic)][some] = values
+                advance(len(some))
+        return found, task_time
+
+    def _places(self, reader: ContextReader, name: str, of: Observations) -> np.ndarray:
+        source = reader.variables[name].source
+        places = source.places(of.rows)
+        return unit_vectors(source.lat[places], source.lon[places])
+
+    def _raw_task(
+        self,
+        reader: ContextReader,
+        context: Mapping[str, Observations],
+        query: Query,
+        known: Mapping[str, np.ndarray],
+        rows: np.ndarray,
+        task_time: TaskTime,
+    ) -> RawTask:
+        """A task whose targets are rows of the query, with unknown truth."""
+        data, spec = reader.data, self.spec
+        time = None if query.time is None else query.time[rows]
+        if time is None and task_time is not None:
+            time = np.full(len(rows), task_time + duration(spec.lead))
+        lat, lon = query.lat[rows], query.lon[rows]
+        static = [
+            feature.at(lat, lon, known[name][rows] if name in known else None)[:, None]
+            for name, feature in data.statics.items()
+        ]
+        features = np.concatenate([np.zeros((len(rows), 0), np.float32), *static], -1)
+        source = data.sources.get(spec.target_source)
+        nowhere = np.full(len(rows), -1)
+        targets = Points(lat, lon, time, nowhere, features)
+        if source is None or source.labels is not None:
+            targets = Points(lat, lon, time, nowhere.astype(str).astype(object), features)
+        observed, values = observed_targets(spec, context)
+        if source is None:  # only other sources are given
+            points = Points(lat[:0], lon[:0], None, nowhere[:0], features[:0])
+        else:
+            points = Points.of(data, source, observed)
+        truth = np.full((len(rows), len(spec.target)), np.nan)
+        return RawTask(data, task_time, points, values, targets, truth, context)
