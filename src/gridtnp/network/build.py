@@ -237,7 +237,7 @@ def _decoder(a: GriddedConfig, processor: GridProcessor, dim: int, heads: int) -
         if isinstance(d, Kernel):
             return KernelGridDecoder(grids, length_scale=d.length_scale, width=None)
         return AttentionGridDecoder(grids, dim=dim, heads=heads, width=None, positions=a.positions)
-    width = _width(a.grid, d.neighbours, d.smooth)
+    width = _width(a.grid, d.neighbours, bool(d.smooth))
     if isinstance(d, Kernel):
         kind = SmoothKernelGridDecoder if d.smooth else KernelGridDecoder
         return kind(grids, length_scale=d.length_scale, width=width)
