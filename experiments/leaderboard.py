@@ -59,7 +59,7 @@ def colorado(variable: str) -> Maker:
 
 def noaa(variable: str) -> Maker:
     def make(folder: Path) -> Case:
-        table = pd.read_parquet(folder / "noaa_central_us_daily_1990_1993.parquet")
+        table: Any = pd.read_parquet(folder / "noaa_central_us_daily_1990_1993.parquet")
         data = gt.Dataset(
             {"stations": table[["time", "id", "lat", "lon", variable]].dropna()},
             target=f"stations.{variable}",
@@ -74,7 +74,7 @@ def noaa(variable: str) -> Maker:
 
 def sao(variable: str, *, lead: str = "0h") -> Maker:
     def make(folder: Path) -> Case:
-        table = pd.read_parquet(folder / "sao_surface_obs_1995_03_18.parquet")
+        table: Any = pd.read_parquet(folder / "sao_surface_obs_1995_03_18.parquet")
         table = table[table["lat"].between(20, 60) & table["lon"].between(-130, -60)]
         columns = ["time", "id", "lat", "lon", "elev", variable]
         table = table[columns].dropna().rename(columns={"elev": "elevation"})
@@ -186,7 +186,7 @@ def _renamed(field: xr.Dataset) -> xr.Dataset:
     return field.rename(latitude="lat", longitude="lon").sortby("lat")
 
 
-def run(name: str, case: Case, sizes: list[str], minutes: list[float]) -> Iterator[str]:
+def run(name: str, case: Case, sizes: list[Any], minutes: list[float]) -> Iterator[str]:
     """Train and score what is missing; yields a line for each part."""
     train, val, test = case.data.split(**case.split)
     for size in sizes:
@@ -200,7 +200,7 @@ def run(name: str, case: Case, sizes: list[str], minutes: list[float]) -> Iterat
             seconds = time.perf_counter() - start
             rivals = () if (RESULTS / name / "rivals.json").exists() else _rivals(model, test, case)
             found = model.evaluate(test, rivals, limit=TIMES)
-            table = found.to_dataframe()
+            table: Any = found.to_dataframe()
             record = {"seconds": seconds, "split": found.split} | _origin()
             own = table[table["forecast"] == "model"]
             _write(path, record | {"scores": _records(own)})
@@ -216,7 +216,7 @@ def _rivals(model: gt.GriddedTNP, test: gt.Dataset, case: Case) -> tuple[str, ..
     return tuple(dict.fromkeys([*default_baselines(model.spec, test), *case.rivals]))
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _records(table: Any) -> list[dict[str, Any]]:
     return json.loads(table.to_json(orient="records"))
 
 

@@ -74,7 +74,10 @@ def fit_numbers() -> dict[str, Any]:
         features=["month"],
     )
     train, val, test = data.split(time=["1990", "1994"], gap="31D", hold_out_stations=0.2)
-    model = gt.GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True)
+    lat = gt.Axis("lat", 36.734975, 0.6441499999999998, 8)
+    lon = gt.Axis("lon", -109.301665409137, 0.7366667256000005, 12)
+    parts = {"grid": gt.Grid((lat, lon), "sphere"), "window": (4, 4), "neighbours": (3, 3)}
+    model = gt.GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True, **parts)
     recipe = gt.Recipe(20, 4, 5e-3, "cosine", optimiser="muon", ema=0.9, validate_every=10)
     model.fit(train, val, recipe=recipe, quiet=True)
     return use_numbers(model, test, terrain)

@@ -22,6 +22,8 @@ class Recipe:
     `schedule="cosine"` warms up linearly over the fraction `warm_up` of the steps, then decays to
     zero. `ema` is the decay of a moving average of the weights, which is then validated and kept
     (0: none). Training stops early after `patience` validations without improvement (0: never).
+    With `minutes`, the clock decides: training ends after that time, validation included, and the
+    schedule follows the elapsed time; `steps` is then an estimate. `threads` are CPU threads.
     """
 
     steps: PositiveInt
@@ -37,6 +39,8 @@ class Recipe:
     ema: float = Field(default=0.0, ge=0.0, lt=1.0)
     validate_every: PositiveInt = 1000
     patience: int = Field(default=0, ge=0)
+    minutes: PositiveFloat | None = None
+    threads: PositiveInt | None = None
 
     def rate_at(self, step: int) -> float:
         """The learning rate at a step, counted from 0."""
@@ -46,14 +50,26 @@ class Recipe:
         rest = max(0, step - warm_up) / max(1, self.steps - warm_up)
         return self.rate * min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * rest)))
 
+    def rate_after(self, progress: float) -> float:
+        """The learning rate after a fraction of the training time."""
+        if self.schedule == "constant":
+            return self.rate
+        warm_up = max(1e-3, self.warm_up)
+        rest = max(0.0, min(1.0, progress) - warm_up) / max(1e-3, 1 - warm_up)
+        rising = max(0.01, progress / warm_up)
+        return self.rate * min(rising, 0.5 * (1 + math.cos(math.pi * min(1.0, rest))))
+
     @property
     def summary(self) -> str:
-        """One line: steps, batch size and optimiser."""
-        return f"{self.steps:,} steps of {self.batch} tasks, {self.optimiser}"
+        """One line: steps or minutes, batch size and optimiser."""
+        steps = f"{self.steps:,} steps of {self.batch} tasks, {self.optimiser}"
+        return steps if self.minutes is None else f"{self.minutes:g} minutes, about {steps}"
 
     def differences(self, other: Recipe) -> list[str]:
-        """Names of the fields that differ."""
+        """Names of the fields that differ; a number of threads that was not given does not."""
         mine, theirs = asdict(self), asdict(other)
+        if self.threads is None:
+            mine["threads"] = theirs["threads"]
         return [name for name, value in mine.items() if theirs[name] != value]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import small
 import yaml
@@ -120,12 +121,53 @@ def test_files_become_an_experiment(folder: Path) -> None:
     assert made.data.static == {"elevation": "relief.nc"}
     assert made.data.features == ("local_hour",)
     assert made.split.hold_out_stations == 0.2
-    assert reasons[0] == "target stations.t2m: the first variable of stations; others: era5.t2m"
+    assert reasons[0] == "target stations.t2m: the only variable that could be meant"
+    assert made.evaluate.baselines == ("bilinear", "nearest", "idw", "kriging-drift")
+    assert "baseline bilinear: era5 has t2m on a grid" in reasons
     made.write(folder / "exp.yaml")
     train, val, test = read_experiment(folder / "exp.yaml").parts()
     assert (train.part, test.part) == ("train", "test")
     assert val is not None
     assert test.held_out
+
+
+def test_one_of_several_targets_must_be_named(tmp_path: Path) -> None:
+    rows = small.table().assign(rain=1.0)
+    rows.to_csv(tmp_path / "stations.csv", index=False)
+    files = [str(tmp_path / "stations.csv")]
+    with pytest.raises(ValueError, match=r"Several .* stations\.rain, stations\.t2m; name one: "):
+        first_experiment(files, None, tmp_path)
+    made, reasons = first_experiment(files, "stations.t2m", tmp_path)
+    assert made.data.static == {"elevation": "stations.elevation"}
+    assert "static elevation: a column of stations; maps need it as a field, too" in reasons
+    assert made.evaluate.baselines == ("nearest", "idw", "kriging-drift")
+
+
+def test_wind_becomes_components_on_request(tmp_path: Path) -> None:
+    rows = small.table().assign(ff=2.0, dd=270.0)
+    rows.to_csv(tmp_path / "stations.csv", index=False)
+    files = [str(tmp_path / "stations.csv")]
+    made, reasons = first_experiment(files, None, tmp_path, "stations.ff,dd")
+    assert made.data.target == ("stations.u", "stations.v")
+    assert "wind stations: ff and dd become u and v" in reasons
+    made.write(tmp_path / "exp.yaml")
+    source = read_experiment(tmp_path / "exp.yaml").dataset().sources["stations"]
+    assert source.names == ("t2m", "u", "v")
+    assert source.values(0, 1)[0, 1] == pytest.approx(2.0)
+    with pytest.raises(ValueError, match=r"--wind stations\.ff: must name a source, its speed and"):
+        first_experiment(files, None, tmp_path, "stations.ff")
+
+
+@pytest.mark.parametrize(
+    ("freq", "periods", "gap"),
+    [("MS", 200, "31D"), ("1D", 400, "7D"), ("1h", 2000, "1D"), ("1D", 30, "0h")],
+)
+def test_later_parts_are_a_gap_away(freq: str, periods: int, gap: str, tmp_path: Path) -> None:
+    times = pd.date_range("2000-01-01", periods=periods, freq=freq)
+    rows = pd.DataFrame({"time": times, "lat": 50.0, "lon": 1.0, "station": "A", "t": 1.0})
+    rows.to_csv(tmp_path / "s.csv", index=False)
+    made, _ = first_experiment([str(tmp_path / "s.csv")], None, tmp_path)
+    assert made.split.gap == gap
 
 
 def test_without_a_split_nothing_is_validated(folder: Path) -> None:

@@ -212,18 +212,40 @@ def test_other_data_are_refused(run: Path) -> None:
         RunFolder(run).require_same_fingerprint(table)
 
 
-def test_minutes_set_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gridtnp.training.fit.estimate", lambda *_: Estimate(1, 1, 0.1, 1))
     train, _, _ = parts()
     model = small(train)
-    model.fit(
-        train, recipe=replace(RECIPE, steps=10**6), minutes=0.005, out=tmp_path / "r", quiet=True
-    )
-    steps = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["recipe"]["steps"]
-    assert steps == 3  # of a tenth of a second each
+    long = replace(RECIPE, steps=10**6)
+    model.fit(train, recipe=long, minutes=0.005, out=tmp_path / "r", quiet=True)
+    recipe = yaml.safe_load((tmp_path / "r" / "config.yaml").read_text())["recipe"]
+    assert recipe["minutes"] == 0.005
+    assert recipe["steps"] == 3  # about, of a tenth of a second each
+    steps = read_tensors(RunFolder(tmp_path / "r").files.last)[1]["step"]
     model.fit(train, minutes=1, out=tmp_path / "r", resume=True, quiet=True)  # nothing left to do
+    assert read_tensors(RunFolder(tmp_path / "r").files.last)[1]["step"] == steps
     with pytest.raises(ValueError, match=r"minutes=0: must be positive"):
         model.fit(train, minutes=0, quiet=True)
+
+
+def test_the_number_of_threads_is_measured_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    monkeypatch.setattr("gridtnp.training.fit.MEASURED", 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    monkeypatch.setattr("torch.set_num_threads", used.append)
+    for fastest in (1, 2):
+        seen = Estimate(1, 1, 0.1, 1, threads=fastest)
+        monkeypatch.setattr("gridtnp.training.fit.estimate", lambda *_, seen=seen: seen)
+        run = tmp_path / str(fastest)
+        model = fit(run)
+        assert used == ([1, 2] if fastest == 1 else [])  # and what was set before
+        assert yaml.safe_load((run / "config.yaml").read_text())["recipe"]["threads"] == fastest
+        assert model.recipe == SHORT  # other machines have other threads
+        fit(run, resume=True)
+        assert used == ([1, 2, 1, 2] if fastest == 1 else [])
+        used.clear()
 
 
 def test_recipes_have_names_and_typos_are_reported() -> None:

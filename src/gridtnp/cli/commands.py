@@ -92,6 +92,9 @@ def init(
     *,
     output: Out = Path("exp.yaml"),
     target: Annotated[str | None, Parameter(help="source.variable to predict.")] = None,
+    wind: Annotated[
+        str | None, Parameter(help="source.speed,direction to turn into components u and v.")
+    ] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -99,7 +102,7 @@ def init(
     require_free(output, overwrite)
     from gridtnp.cli.first_experiment import first_experiment
 
-    experiment, reasons = first_experiment(files, target, output.parent)
+    experiment, reasons = first_experiment(files, target, output.parent, wind)
     experiment = experiment.model_copy(update={"out": f"runs/{output.stem}"})
     experiment.write(output)
     lines = [*reasons, f"wrote {output}; next: gridtnp fit {output}"]

@@ -24,6 +24,8 @@ from pydantic import (
 
 from gridtnp.config import Part
 from gridtnp.data.dataset import Dataset
+from gridtnp.data.reading import Data, open_data
+from gridtnp.data.wind import wind_components
 from gridtnp.errors import require_known
 from gridtnp.files import write_text
 from gridtnp.recipes import Recipe, read_recipe, recipe
@@ -36,7 +38,10 @@ FILE_NAME = "experiment.yaml"
 
 
 class Sources(Part):
-    """The data; see `Dataset`."""
+    """The data; see `Dataset`.
+
+    `wind` names speed and direction of sources; they are turned into the components u and v.
+    """
 
     sources: dict[str, str] = Field(min_length=1)
     target: str | tuple[str, ...]
@@ -45,6 +50,16 @@ class Sources(Part):
     units: dict[str, str] = Field(default_factory=dict)
     na_values: tuple[float | str, ...] = ()
     crs: dict[str, str] = Field(default_factory=dict)
+    wind: dict[str, tuple[str, str]] = Field(default_factory=dict)
+
+    def opened(self) -> dict[str, Data]:
+        """The sources, with the components of the wind where they are asked for."""
+        for name in self.wind:
+            require_known(name, self.sources, "source", "in wind")
+        return {
+            name: wind_components(open_data(path), *self.wind[name]) if name in self.wind else path
+            for name, path in self.sources.items()
+        }
 
 
 class Split(Part):
@@ -107,7 +122,7 @@ class Experiment(Part):
     def dataset(self) -> Dataset:
         data = self.data
         return Dataset(
-            data.sources,
+            data.opened(),
             target=data.target if isinstance(data.target, str) else list(data.target),
             static=data.static or None,
             features=data.features,

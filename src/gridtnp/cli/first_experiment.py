@@ -1,7 +1,7 @@
 """A first experiment for some files, to be edited: sources, target, split and features.
 
-A grid without times is a static field, everything else a source. The target is the first variable
-of a point source, if there is one.
+A grid without times is a static field, everything else a source. The target is the only variable
+of the point sources; of several, one must be named.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import numpy as np
 from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.data.description import describe_source
 from gridtnp.data.quality import Note
-from gridtnp.data.reading import read_source
-from gridtnp.data.sources import Panel, Records, Source
+from gridtnp.data.reading import open_data, read_source
+from gridtnp.data.sources import Panel, Source
+from gridtnp.data.wind import COMPONENTS, wind_components
 from gridtnp.errors import require_known
 
 FEW_STATIONS = 20
 DAY = np.timedelta64(1, "D")
+ELEVATION = ("elevation", "altitude", "height", "elev", "alt")
+"""Names of columns that hold the height of a station."""
+SHOWN = 8
+"""Most variables in a message."""
 
 
 def name_files(files: Sequence[str]) -> dict[str, str]:
@@ -59,55 +64,106 @@ def describe_files(found: Mapping[str, tuple[Source, list[Note]]]) -> str:
 
 
 def first_experiment(
-    files: Sequence[str], target: str | None, folder: Path
+    files: Sequence[str], target: str | None, folder: Path, wind: str | None = None
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """An experiment whose paths are relative to `folder`, and the reasons for what is in it."""
+    """An experiment whose paths are relative to `folder`, and the reasons for what is in it.
+
+    `wind` names the speed and the direction, such as "stations.speed,direction"; their components
+    u and v are then the target, unless another one is given.
+    """
     paths = name_files(files)
     found = {name: source for name, (source, _) in inspect_files(files).items()}
+    winds = {} if wind is None else _parse_wind(wind, found)
+    for name, columns in winds.items():
+        found[name], _ = read_source(name, wind_components(open_data(paths[name]), *columns))
     static_grids = {n: s for n, s in found.items() if _is_static_grid(s) and len(found) > 1}
     sources = {n: s for n, s in found.items() if n not in static_grids} or found
     reasons = []
-    if target is None:
-        points = [n for n, s in sources.items() if isinstance(s, Records)]
-        owner = (points or list(sources))[0]
-        target = f"{owner}.{sources[owner].names[0]}"
-        others = [f"{n}.{v}" for n, s in sources.items() for v in s.names if f"{n}.{v}" != target]
-        more = f"; others: {', '.join(others[:8])}" if others else ""
-        reasons.append(f"target {target}: the first variable of {owner}{more}")
-    owner, _, variable = target.partition(".")
+    targets = (target,) if target else tuple(f"{n}.{c}" for n in winds for c in COMPONENTS)
+    if not targets:
+        targets = (_only_target(sources),)
+        reasons.append(f"target {targets[0]}: the only variable that could be meant")
+    owner, _, variable = targets[0].partition(".")
     require_known(owner, sources, "source", "in --target")
     if variable:
         sources[owner].variable(variable)
+    reasons += [f"wind {n}: {' and '.join(c)} become u and v" for n, c in winds.items()]
     static = {v: _relative(paths[n], folder) for n, s in static_grids.items() for v in s.names}
     if static:
         reasons.append(f"static {', '.join(static)}: on a grid without times")
+    for column in sources[owner].columns:
+        if column.lower() in ELEVATION and column not in static:
+            static[column] = f"{owner}.{column}"
+            reasons.append(f"static {column}: a column of {owner}; maps need it as a field, too")
     split, features = _split(sources[owner], reasons), _features(sources[owner])
     data = Sources(
         sources={name: _relative(paths[name], folder) for name in sources},
-        target=target,
+        target=targets[0] if len(targets) == 1 else targets,
         static=static,
         features=features,
+        wind=winds,
     )
     experiment = Experiment(data=data, split=split)
     return experiment, tuple(reasons)
 
 
+def _parse_wind(text: str, sources: Mapping[str, Source]) -> dict[str, tuple[str, str]]:
+    """Speed and direction by source, from "source.speed,direction"."""
+    owner, _, columns = text.partition(".")
+    names = columns.split(",")
+    require_known(owner, sources, "source", "in --wind")
+    if len(names) != 2:
+        raise ValueError(
+            f"--wind {text}: must name a source, its speed and its direction, such as "
+            f"{owner}.speed,direction."
+        )
+    return {owner: (names[0], names[1])}
+
+
+def _only_target(sources: Mapping[str, Source]) -> str:
+    """The only variable of the point sources or, without any, of all; raises if there are more."""
+    points = {n: s for n, s in sources.items() if not _is_grid(s)} or sources
+    found = [f"{name}.{variable}" for name, source in points.items() for variable in source.names]
+    if len(found) != 1:
+        raise ValueError(
+            f"Several variables could be the target: {', '.join(found[:SHOWN])}"
+            f"{', …' if len(found) > SHOWN else ''}; name one: --target {found[0]}."
+        )
+    return found[0]
+
+
+def _is_grid(source: Source) -> bool:
+    return isinstance(source, Panel) and source.shape is not None
+
+
 def _is_static_grid(source: Source) -> bool:
-    return isinstance(source, Panel) and source.shape is not None and source.times is None
+    return _is_grid(source) and source.times is None
 
 
 def _split(source: Source, reasons: list[str]) -> Split:
     """Hold out later times and some stations, if there are enough of them."""
     stations = 0 if source.labels is None else len(np.unique(source.labels))
     held = 0.2 if stations >= FEW_STATIONS else None
-    time = None
+    time, gap = None, "0h"
     if source.times is not None and len(times := np.unique(source.times)) >= 10:
         a, b = (times[int(share * len(times))] for share in (0.8, 0.9))
         time = (str(a.astype("datetime64[s]")), str(b.astype("datetime64[s]")))
+        gap = _gap(times)
     if time or held:
         parts = [f"times from {time[0]}" if time else "", "a fifth of the stations" * bool(held)]
-        reasons.append(f"split: {' and '.join(p for p in parts if p)} held out")
-    return Split(time=time, hold_out_stations=held)
+        between = f", with a gap of {gap}" if gap != "0h" else ""
+        reasons.append(f"split: {' and '.join(p for p in parts if p)} held out{between}")
+    return Split(time=time, gap=gap, hold_out_stations=held)
+
+
+def _gap(times: np.ndarray) -> str:
+    """A time after which weather is another one, and at least a step; none for short data."""
+    step = np.median(np.diff(times))
+    days = max(7, int(np.ceil(step / DAY)))
+    for choice in (f"{days}D", "1D"):
+        if np.timedelta64(int(choice[:-1]), "D") <= (times[-1] - times[0]) / 50:
+            return choice
+    return "0h"
 
 
 def _features(source: Source) -> tuple[str, ...]:

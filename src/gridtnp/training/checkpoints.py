@@ -55,7 +55,7 @@ class State:
     best: float | None = None
     waiting: int = 0
     stopped: bool = False
-    """Whether training stopped early, for lack of improvement."""
+    """Whether training ended for lack of improvement, or of time."""
     tensors: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
 

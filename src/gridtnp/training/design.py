@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pydantic import PositiveFloat, PositiveInt, field_validator
@@ -17,9 +17,7 @@ from gridtnp.config import (
     Embedded,
     Fourier,
     GriddedConfig,
-    GriddedField,
     Harmonics,
-    Kriging,
     ModelConfig,
     Neighbour,
     Part,
@@ -33,49 +31,57 @@ from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.sources import Panel
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
+from gridtnp.network.receptive_field import reach_in_cells
 from gridtnp.recipes import Recipe, recipe
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.specification import TaskSpec
 from gridtnp.training.distributed import count
 from gridtnp.training.grid_design import (
-    Extent,
+    choose_cell,
     extent_of,
+    locations,
     make_grid,
-    regular_axes,
     require_overlap,
-    source_time_axis,
     spans_time,
     time_axis,
 )
+from gridtnp.training.prior_design import design_prior
+from gridtnp.training.reach import require_reach_in_time, sees_enough, window_size
 
 Size = Literal["tiny", "small", "medium", "large"]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Hyperparameters of a model size; `cells` is the maximum number of grid cells."""
+    """Hyperparameters of a model size.
+
+    `cells` is the maximum number of grid points, `times` that of the time axis among them.
+    """
 
     dim: int
     heads: int
     layers: int
     cells: int
+    times: int
     recipe: str
 
 
 SIZES: dict[str, Scale] = {
-    "tiny": Scale(32, 4, 2, 256, "quick"),
-    "small": Scale(64, 4, 3, 1024, "default"),
-    "medium": Scale(128, 8, 5, 8192, "default"),
-    "large": Scale(256, 8, 8, 32768, "default"),
+    "tiny": Scale(32, 4, 2, 1024, 4, "quick"),
+    "small": Scale(64, 4, 3, 4096, 6, "default"),
+    "medium": Scale(128, 8, 5, 16384, 8, "default"),
+    "large": Scale(256, 8, 8, 65536, 8, "default"),
 }
 """`medium` is close to the paper's models."""
+SIDES = (4, 8)
+"""Sides of attention windows in cells; the larger one if targets would see too few observations."""
+NEIGHBOURS = 5
+"""Grid points per axis of latitude and longitude that a target attends to."""
 YEAR = 8766.0
 """Hours."""
-MAX_KRIGED = 4000
-"""Most observations of a task, on average, that are kriged unless asked for."""
 DRAWS = 4
-"""Batches drawn to measure the density of observations."""
+"""Batches drawn to measure where observations are."""
 
 
 class ModelOptions(Part):
@@ -168,6 +174,8 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
     else:
         _require_matching_config(config, train, spec)
         reasons.append(("network", "as given", "its configuration matches the data"))
+    if isinstance(config.architecture, GriddedConfig):
+        require_reach_in_time(config.architecture, tasks)
     units = [spec.units.get(name) or "(no units)" for name in spec.target]
     scales = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(spec.target), units, strict=True)]
     source = name_or_recipe if isinstance(name_or_recipe, str) else "as given"
@@ -202,38 +210,28 @@ def _design_network(
     tasks: Sequence[Task],
     reasons: list[tuple[str, str, str]],
 ) -> ModelConfig:
-    points = points_per_task(spec, tasks)
-    extent = extent_of(train)
-    grid, reason = options.grid, "as given"
-    side = 8 if scale.cells > 1024 and points > 2000 else 4
-    if options.window is not None:
-        side = options.window[-1]
-    if grid is None:
-        time = time_axis(train, spec) if "time" in spec.coordinates else None
-        grid = make_grid(
-            extent, points, max_cells=scale.cells, window=side, cell=options.cell, time=time
-        )
-        per_cell = points / (grid.axis("lat").size * grid.axis("lon").size)
-        reason = f"covers {extent}{', periodic in longitude' if extent.is_global else ''}; "
-        reason += f"about {points:,.0f} observations per task, {per_cell:.2g} per cell"
+    extent, layers = extent_of(train), options.layers or scale.layers
+    sides = SIDES if options.window is None else options.window[-1:]
+    sketches = (_sketch(train, spec, options, scale, tasks, side) for side in sides)
+    sketch, reason = next(sketches)
+    for wider in () if sees_enough(sketch, tasks) else sketches:
+        sketch, reason = wider
+    grid, window = sketch.grid, cast(Swin, sketch.processor).window
     shape = " × ".join(f"{a.size} {a.name}" for a in grid.axes)
     cells = " × ".join(f"{a.step:.3g}{' h' if a.name == 'time' else '°'}" for a in grid.axes)
     reasons.append(("grid", f"{shape}, cells of {cells}", reason))
-    window = options.window or tuple(_window(a.size, side) for a in grid.axes)
-    neighbours = options.neighbours or tuple(min(3, a.size) for a in grid.axes)
     large_and_global = any(grid.periodic) and options.size in ("medium", "large")
     positions: Positions = options.positions or ("absolute" if large_and_global else "relative")
     several = len({held.source for held in spec.contexts.values()}) > 1
     fusion = options.fusion or ("multi" if several else "single")
     dim, heads = options.dim or scale.dim, options.heads or scale.heads
-    layers = options.layers or scale.layers
+    wide = [f"{a.name} {reach_in_cells(sketch, a.name) * a.step:.2g}" for a in grid.axes]
     reasons += [
         (
             "window",
             f"{' × '.join(map(str, window))} cells",
-            "as given"
-            if options.window
-            else "divides the grid; every second attention pass is shifted by half a window",
+            f"{'as given; ' if options.window else ''}with {layers} layers a target sees "
+            f"everything within {', '.join(wide)} ({_units(grid)})",
         ),
         (
             "positions",
@@ -253,7 +251,8 @@ def _design_network(
     ]
     if train.feature_names:
         reasons.append(("features", ", ".join(train.feature_names), "known everywhere"))
-    prior, reason = _prior(train, spec, extent, options, points)
+    points = points_per_task(spec, tasks)
+    prior, reason = design_prior(train, spec, extent, options.prior, points)
     reasons.append(("prior", "none" if prior is None else prior.kind, reason))
     return ModelConfig(
         coordinates=grid.names,
@@ -261,35 +260,18 @@ def _design_network(
         sources={name: len(held.variables) for name, held in spec.contexts.items()},
         dim_y=len(spec.target),
         tokens=_tokens(grid, train.feature_names, positions),
-        architecture=GriddedConfig(
-            grid=grid,
-            grid_encoder=PseudoToken(smooth=_smooth_sources(train, spec, fusion)),
-            fusion=fusion,
-            processor=Swin(layers=layers, window=window),
-            decoder=Neighbour(neighbours=neighbours, smooth=True),
-            positions=positions,
+        architecture=sketch.model_copy(
+            update={
+                "grid_encoder": PseudoToken(smooth=_smooth_sources(train, spec, fusion)),
+                "fusion": fusion,
+                "positions": positions,
+            }
         ),
         dim=dim,
         heads=heads,
         min_noise=0.01 if options.min_noise is None else options.min_noise,
         prior=prior,
     )
-
-
-def _prior(
-    train: Dataset, spec: TaskSpec, extent: Extent, options: ModelOptions, points: float
-) -> tuple[Kriging | None, str]:
-    """What the network corrects, and why."""
-    if options.prior == "none":
-        return None, "as given"
-    if options.prior is None and points > MAX_KRIGED:
-        return None, f"more than {MAX_KRIGED:,} observations per task take too long to krige"
-    prior = _kriging(train, spec, extent)
-    gridded = [f"{f.source}.{v}" for f in prior.fields for v in spec.contexts[f.source].variables]
-    names = ", ".join([*prior.features, *gridded])
-    parts = [f"regression on {names}"] * bool(names)
-    parts += ["kriging of the context"] * any(of is not None for of in prior.of)
-    return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
 
 
 def _smooth_sources(train: Dataset, spec: TaskSpec, fusion: str) -> bool | tuple[str, ...]:
@@ -308,38 +290,34 @@ def _is_gridded(train: Dataset, name: str) -> bool:
     return isinstance(source, Panel) and source.shape is not None
 
 
-def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
-    """Regression on features and gridded sources, and kriging of the target's own observations."""
-    columns = {
-        f"{held.source}.{variable}": (name, i)
-        for name, held in spec.contexts.items()
-        for i, variable in enumerate(held.variables)
-    }
-    height, width = extent.north - extent.south, (extent.east - extent.west) * extent.lon_scale
-    return Kriging(
-        of=tuple(columns.get(name) for name in spec.target),
-        features=tuple(name for name in train.feature_names if name != "hours"),
-        drift=tuple(train.statics),
-        fields=_fields(train, spec),
-        length_scale=max(height, width, 1e-3) / 3,
+def _sketch(
+    train: Dataset,
+    spec: TaskSpec,
+    options: ModelOptions,
+    scale: Scale,
+    tasks: Sequence[Task],
+    side: int,
+) -> tuple[GriddedConfig, str]:
+    """Grid, windows and neighbours, and the reason for the grid; `side` is that of a window."""
+    grid, reason = options.grid, "as given"
+    if grid is None:
+        extent, places = extent_of(train), locations(spec, tasks)
+        time = time_axis(train, spec, scale.times) if "time" in spec.coordinates else None
+        budget = max(side**2, scale.cells // (1 if time is None else time.size))
+        choice = choose_cell(train, extent, places, budget, options.cell)
+        grid = make_grid(extent, choice.cell, window=side, time=time)
+        reason = f"covers {extent}{', periodic in longitude' if extent.is_global else ''}; "
+        reason += choice.reason
+    window = options.window or tuple(window_size(axis, side) for axis in grid.axes)
+    widths = {"lat": NEIGHBOURS, "lon": NEIGHBOURS}
+    neighbours = options.neighbours or tuple(min(widths.get(a.name, 3), a.size) for a in grid.axes)
+    sketch = GriddedConfig(
+        grid=grid,
+        grid_encoder=PseudoToken(),
+        processor=Swin(layers=options.layers or scale.layers, window=window),
+        decoder=Neighbour(neighbours=neighbours, smooth=True),
     )
-
-
-def _fields(train: Dataset, spec: TaskSpec) -> tuple[GriddedField, ...]:
-    """The gridded sources other than the target's."""
-    found = []
-    for name, held in spec.contexts.items():
-        axes = regular_axes(train.sources[held.source], train.west)
-        if axes is None or held.source == spec.target_source:
-            continue
-        if "time" in spec.coordinates:
-            axes = (source_time_axis(train.sources[held.source], held.window or spec.window), *axes)
-        ordered = tuple(axis for c in spec.coordinates for axis in axes if axis.name == c)
-        grid = Grid(ordered, "sphere")
-        found.append(
-            GriddedField(source=name, columns=tuple(range(len(held.variables))), grid=grid)
-        )
-    return tuple(found)
+    return sketch, reason
 
 
 def points_per_task(spec: TaskSpec, tasks: Sequence[Task]) -> float:
@@ -347,6 +325,10 @@ def points_per_task(spec: TaskSpec, tasks: Sequence[Task]) -> float:
     own = [n for n, held in spec.contexts.items() if held.source == spec.target_source]
     counts = [max((count(t.context[n]) for n in own), default=0) + count(t.target) for t in tasks]
     return sum(counts) / sum(t.target.batch for t in tasks)
+
+
+def _units(grid: Grid) -> str:
+    return "hours and degrees" if "time" in grid.names else "degrees"
 
 
 def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embedded:
@@ -359,11 +341,6 @@ def _tokens(grid: Grid, features: tuple[str, ...], positions: Positions) -> Embe
     if "hours" in features:  # since 1970: periods from an hour to a year, as in the paper
         parts.append(Fourier(of=("hours",), per_column=10, shortest=1.0, longest=YEAR))
     return Embedded(embedding=tuple(parts))
-
-
-def _window(size: int, side: int) -> int:
-    """The largest divisor of an axis's size that is at most `side`."""
-    return max(d for d in range(1, min(size, side) + 1) if size % d == 0)
 
 
 def _require_variation(spec: TaskSpec, normaliser: Normaliser, tasks: Sequence[Task]) -> None:

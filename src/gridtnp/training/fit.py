@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.tracking import (
     LOGGER_TYPE_TO_CLASS,
     GeneralTracker,
@@ -32,7 +34,7 @@ from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Selection
 from gridtnp.training.distributed import in_main_process, make_accelerator
-from gridtnp.training.estimates import estimate
+from gridtnp.training.estimates import cpu_threads, estimate
 from gridtnp.training.loop import Progress, train
 from gridtnp.training.priors import calibrate, fit_prior
 from gridtnp.training.progress import Display
@@ -43,6 +45,8 @@ MAX_VALIDATION = 64
 """Maximum number of validation tasks; a random subset of the times is used if there are more."""
 SHIFT_SEED = 1
 """Seed of the shift augmentation, in addition to the run's seed."""
+MEASURED = 100
+"""Steps of a training for which it pays to measure the fastest number of threads."""
 Tracker = str | GeneralTracker
 """`"tensorboard"`, `"wandb"`, …, or a tracker object of accelerate."""
 
@@ -67,6 +71,7 @@ def fit(
 
     Returns the model with the recipe followed and the effects of stations.
     """
+    started = time.perf_counter()
     keep_recipe = recipe is None or minutes is not None
     recipe = to_recipe(model.recipe if recipe is None else recipe)
     if resume and out is None:
@@ -80,8 +85,8 @@ def fit(
     if recipe.precision == "bfloat16" and accelerator.device.type == "cpu":
         require_bfloat16()  # before anything is written
     sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
-    if minutes is not None and not resumed:
-        recipe = _recipe_for_minutes(minutes, recipe, model, sampler, accelerator.device)
+    if not resumed:
+        recipe = _recipe_here(recipe, minutes, model, sampler, accelerator)
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
         require_same(run, config, seed, data)
@@ -89,7 +94,7 @@ def fit(
     sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
     validation = () if val is None else validation_tasks(model, val)
     main = accelerator.is_main_process
-    if main and not quiet and recipe != to_recipe(model.recipe):
+    if main and not quiet and to_recipe(model.recipe).differences(recipe):
         print(f"recipe: {recipe.summary}")
 
     def start(run: RunFolder) -> None:
@@ -117,7 +122,10 @@ def fit(
         if trackers:
             accelerator.init_trackers("gridtnp", asdict(recipe))
         try:
-            with Display(recipe.steps, quiet=quiet or not main) as display:
+            with (
+                cpu_threads(recipe.threads),
+                Display(recipe.steps, minutes=recipe.minutes, quiet=quiet or not main) as display,
+            ):
                 train(
                     model.network,
                     tasks,
@@ -130,6 +138,7 @@ def fit(
                     report=report,
                     report_every=min(100, max(1, recipe.steps // 200)),
                     save_every=min(recipe.validate_every, 500),
+                    spent=time.perf_counter() - started,
                 )
         except KeyboardInterrupt as stopped:
             again = (
@@ -140,10 +149,12 @@ def fit(
             for tracker in accelerator.trackers:
                 tracker.finish()
         calibrate(model, validation)
+        # other machines have other threads
+        fitted = replace(model, recipe=replace(recipe, threads=None))
         if run is not None and main:
-            save(replace(model, recipe=recipe), run.model)
+            save(fitted, run.model)
         accelerator.wait_for_everyone()
-    return replace(model, recipe=recipe)
+    return fitted
 
 
 def _task_maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
@@ -176,19 +187,31 @@ def _require_trackers(trackers: Sequence[Tracker], out: str | os.PathLike[str] |
             )
 
 
-def _recipe_for_minutes(
-    minutes: float, recipe: Recipe, model: ModelContents, sampler: Sampler, device: torch.device
+def _recipe_here(
+    recipe: Recipe,
+    minutes: float | None,
+    model: ModelContents,
+    sampler: Sampler,
+    accelerator: Accelerator,
 ) -> Recipe:
-    """The recipe with as many steps as fit into the time, the same number in all processes."""
-    if not minutes > 0:
+    """The recipe with the number of threads for this machine and, with `minutes`, for that time.
+
+    The estimated number of steps only says how often to report and to save.
+    """
+    if minutes is not None and not minutes > 0:
         raise ValueError(f"minutes={minutes:g}: must be positive.")
-    seconds = estimate(model.network, sampler.draw(0), recipe, device).seconds_per_step
-    shared: list[Any] = [max(1, round(60 * minutes / seconds))]
+    minutes = recipe.minutes if minutes is None else minutes
+    if minutes is None and (recipe.steps < MEASURED or torch.get_num_threads() == 1):
+        return recipe
+    found = estimate(model.network, sampler.draw(0), recipe, accelerator.device)
+    shared: list[Any] = [found.seconds_per_step, found.threads]
     broadcast_object_list(shared)
-    steps: int = shared[0]
-    return replace(
-        recipe, steps=steps, validate_every=min(recipe.validate_every, max(1, steps // 6))
-    )
+    recipe = replace(recipe, threads=recipe.threads or shared[1])
+    if minutes is None:
+        return recipe
+    steps = max(1, round(60 * minutes / shared[0]))
+    often = min(recipe.validate_every, max(1, steps // 6))
+    return replace(recipe, steps=steps, minutes=minutes, validate_every=often)
 
 
 def _columns(model: ModelContents) -> dict[str, Sequence[str]]:

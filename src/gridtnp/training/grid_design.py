@@ -1,4 +1,4 @@
-"""Designing a grid for data: it covers all sources, with a few observations per cell.
+"""Designing a grid for data: it covers the observations, and resolves them and gridded sources.
 
 Also checks that the sources overlap in space and time.
 """
@@ -6,6 +6,7 @@ Also checks that the sources overlap in space and time.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,19 +16,22 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.sources import Panel, Source
 from gridtnp.data.times import HOUR, Window, duration, show
 from gridtnp.grid import Axis, Grid
+from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.specification import TaskSpec
 
-PER_CELL = 2.5
-"""Observations of a task per cell: enough to fill the cell, few enough to resolve them."""
+OCCUPANCY = 1.25
+"""Largest mean number of locations in an occupied cell: about one, as cells are not aligned."""
+SPARSE = 5
+"""Most cells per observation: beyond, attention windows are mostly empty."""
+FIELD_CELLS = 4
+"""Cells of a gridded source that are used at least beyond the other sources."""
 GLOBAL = 300.0
 """Data that span more degrees of longitude get a periodic axis."""
 EVEN = 0.02
 """Tolerance of equal spacing, in steps."""
 MAX_TIMES = 64
 """Most times of a gridded source in a task that are told apart."""
-MARGIN = 0.02
-"""Margin on each side, as a fraction of the extent."""
 
 
 @dataclass(frozen=True)
@@ -59,71 +63,167 @@ class Extent:
         lat = self.south > other.north or other.south > self.north
         return lat or self.west > other.east or other.west > self.east
 
+    def clipped(self, other: Extent, margin: float) -> Extent:
+        """The part within half the size of another box around it, at least `margin` degrees."""
+        lat = max(margin, (other.north - other.south) / 2)
+        lon = max(margin / self.lon_scale, (other.east - other.west) / 2)
+        return Extent(
+            max(self.south, other.south - lat),
+            min(self.north, other.north + lat),
+            max(self.west, other.west - lon),
+            min(self.east, other.east + lon),
+        )
+
     def __str__(self) -> str:
         return f"{self.south:.4g} to {self.north:.4g} N, {self.west:.4g} to {self.east:.4g} E"
 
 
 def extent_of(data: Dataset) -> Extent:
-    """The bounding box of all sources and static fields."""
-    lat = [s.lat for s in data.sources.values()]
-    lon = [s.lon for s in data.sources.values()]
-    for feature in data.statics.values():
-        if feature.field is not None and not Extent.of(
-            np.concatenate(lat), np.concatenate(lon), data.west
-        ).disjoint(Extent.of(feature.field.lat, feature.field.lon, data.west)):
-            field_lat = _clip(feature.field.lat, np.concatenate(lat))
-            field_lon = _clip(
-                wrap(feature.field.lon, data.west), wrap(np.concatenate(lon), data.west)
-            )
-            lat, lon = [*lat, field_lat], [*lon, field_lon]
-    return Extent.of(np.concatenate(lat), np.concatenate(lon), data.west)
+    """The bounding box of the observations; static fields have no part in it.
 
-
-def _clip(values: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    """Clip a static field's coordinates to the observations' extent, enlarged by half on each side.
-
-    Otherwise a global static field would make the grid global.
+    A gridded source that is not the target's counts up to half the extent of the other sources
+    beyond them, so that a global field does not make the grid of a region global.
     """
-    low, high = observed.min(), observed.max()
-    margin = (high - low) / 2 + 1e-6
-    return np.clip(values, low - margin, high + margin)
+    gridded = gridded_sources(data)
+    held = [s for s in data.sources.values() if s.name not in gridded]
+    held = held or [data.sources[data.target_source]]
+    found = _joined(data, [Extent.of(s.lat, s.lon, data.west) for s in held])
+    boxes = [found]
+    for name, spacing in gridded.items():
+        source = data.sources[name]
+        field = Extent.of(source.lat, source.lon, data.west)
+        if source not in held and not found.disjoint(field):
+            boxes.append(field.clipped(found, FIELD_CELLS * spacing))
+    return _joined(data, boxes)
+
+
+def _joined(data: Dataset, boxes: Sequence[Extent]) -> Extent:
+    lat = np.array([value for box in boxes for value in (box.south, box.north)])
+    lon = np.array([value for box in boxes for value in (box.west, box.east)])
+    return Extent.of(lat, lon, data.west)
+
+
+def gridded_sources(data: Dataset) -> dict[str, float]:
+    """The gridded sources, apart from the target's, with their spacing in degrees of latitude."""
+    found = {}
+    for source in data.sources.values():
+        if source.name == data.target_source or not isinstance(source, Panel):
+            continue
+        if source.shape is not None and min(source.shape) > 1:
+            found[source.name] = _spacing(source, data.west)
+    return found
+
+
+def _spacing(source: Panel, west: float) -> float:
+    lat, lon = np.unique(source.lat), np.unique(wrap(source.lon, west))
+    scale = Extent.of(source.lat, source.lon, west).lon_scale
+    return float(min(np.median(np.diff(lat)), np.median(np.diff(lon)) * scale))
 
 
 def make_grid(
-    extent: Extent,
-    points: float,
-    *,
-    max_cells: int,
-    window: int,
-    cell: float | None = None,
-    time: Axis | None = None,
+    extent: Extent, cell: float, *, window: int | tuple[int, int], time: Axis | None = None
 ) -> Grid:
-    """A grid of roughly square latitude-longitude cells, a multiple of `window` along each axis.
+    """A grid of cells about `cell` degrees of latitude high and as wide, over an extent.
 
-    Cells are `cell` degrees of latitude high, or sized to hold `PER_CELL` of `points` observations
-    each, with about `max_cells` cells at most.
+    It has one more cell on every side, up to the poles. Its axes are multiples of the window.
     """
+    sides = (window, window) if isinstance(window, int) else window
     height = max(extent.north - extent.south, 1e-3)
     width = 360.0 if extent.is_global else max(extent.east - extent.west, 1e-3)
-    area = height * width * extent.lon_scale
-    if cell is None:
-        cells = min(max(points / PER_CELL, window**2), max_cells)
-        cell = math.sqrt(area / cells)
-    rows = _round_to_multiple(height / cell, window)
-    columns = _round_to_multiple(width * extent.lon_scale / cell, window)
-    pad = MARGIN * height
-    south, north = max(-90.0, extent.south - pad), min(90.0, extent.north + pad)
+    rows = _round_to_multiple(height / cell + 2, sides[0])
+    step = height / max(1, rows - 2)
+    south, north = max(-90.0, extent.south - step), min(90.0, extent.north + step)
     if extent.is_global:
+        columns = _round_to_multiple(width * extent.lon_scale / cell, sides[1])
         lon = Axis.circle("lon", extent.west, 360.0, columns)
     else:
-        pad = MARGIN * width
-        lon = Axis.cells("lon", extent.west - pad, extent.east + pad, columns)
+        columns = _round_to_multiple(width * extent.lon_scale / cell + 2, sides[1])
+        step = width / max(1, columns - 2)
+        lon = Axis.cells("lon", extent.west - step, extent.east + step, columns)
     axes = (Axis.cells("lat", south, north, rows), lon)
     return Grid(axes if time is None else (time, *axes), "sphere")
 
 
 def _round_to_multiple(cells: float, window: int) -> int:
     return max(1, round(cells / window)) * window
+
+
+Places = tuple[np.ndarray, np.ndarray]
+"""Latitudes and longitudes."""
+
+
+@dataclass(frozen=True)
+class CellChoice:
+    """The height of a cell in degrees, and what decided it."""
+
+    cell: float
+    reason: str
+
+
+def choose_cell(
+    data: Dataset,
+    extent: Extent,
+    places: Sequence[Places],
+    max_cells: int,
+    given: float | None = None,
+) -> CellChoice:
+    """Cells as fine as the finest gridded source, with about one location per occupied cell.
+
+    `places` are the observations of the target's source in some tasks. There are at most
+    `max_cells` cells, and `SPARSE` per location unless a gridded source is finer.
+    """
+    if given is not None:
+        per_cell = occupancy(places, extent, given)
+        return CellChoice(given, f"{per_cell:.2g} locations of a task per occupied cell, as given")
+    height = max(extent.north - extent.south, 1e-3)
+    width = 360.0 if extent.is_global else max(extent.east - extent.west, 1e-3)
+    area = height * width * extent.lon_scale
+    mean = max(1.0, float(np.mean([len(np.unique(lat + 1j * lon)) for lat, lon in places])))
+    finest = math.sqrt(area / max_cells)
+    cell = math.sqrt(area / mean)
+    while occupancy(places, extent, cell) > OCCUPANCY and area / cell**2 < SPARSE * mean:
+        cell /= 2**0.25
+    decided, wanted = "", f"one needs cells of {cell:.2g}°"
+    gridded = gridded_sources(data)
+    name = min(gridded, key=lambda name: gridded[name], default="")
+    if name and gridded[name] < cell:
+        cell, decided = gridded[name], f", as fine as {name!r}"
+        wanted = f"{name!r} has cells of {cell:.2g}°"
+    if cell < finest:
+        cell, decided = finest, f", limited by the size's {max_cells:,} cells; {wanted}"
+    per_cell = occupancy(places, extent, cell)
+    return CellChoice(cell, f"{per_cell:.2g} locations of a task per occupied cell{decided}")
+
+
+def locations(spec: TaskSpec, tasks: Sequence[Task]) -> list[Places]:
+    """Where the target's source is observed in each task, context and targets."""
+    own = [n for n, held in spec.contexts.items() if held.source == spec.target_source]
+    lat, lon = (spec.coordinates.index(name) for name in ("lat", "lon"))
+    found = []
+    for task in tasks:
+        sets = [task.target, *(task.context[name] for name in own)]
+        for i in range(task.target.batch):
+            x = np.concatenate([used_points(points, i) for points in sets])
+            found.append((x[:, lat], x[:, lon]))
+    return found
+
+
+def used_points(points: PointSet, number: int) -> np.ndarray:
+    """The points of one task of a batch that are not masked."""
+    x = points.x[number]
+    return (x if points.mask is None else x[points.mask[number]]).double().numpy()
+
+
+def occupancy(places: Sequence[Places], extent: Extent, cell: float) -> float:
+    """Mean number of locations in an occupied cell; observations at one location count once."""
+    points = cells = 0
+    for lat, lon in places:
+        once = np.unique(np.stack([lat, lon]), axis=1)
+        rows = np.floor((once[0] - extent.south) / cell)
+        columns = np.floor((once[1] - extent.west) * extent.lon_scale / cell)
+        points += once.shape[1]
+        cells += np.unique(np.stack([rows, columns]), axis=1).shape[1]
+    return points / max(1, cells)
 
 
 def spans_time(spec: TaskSpec) -> bool:

@@ -24,6 +24,7 @@ from gridtnp.recipes import Recipe
 from gridtnp.task import Task
 from gridtnp.training.checkpoints import CheckpointFiles
 from gridtnp.training.distributed import explain_lost_process, make_accelerator, points_of
+from gridtnp.training.schedules import schedule_of
 from gridtnp.training.trainer import Trainer
 
 
@@ -56,41 +57,50 @@ def train(
     report: Callable[[Progress], None] = lambda _: None,
     report_every: int = 100,
     save_every: int = 1000,
+    spent: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Progress:
     """Train a network by a recipe, resuming from the newest checkpoint in `files` if there is one.
 
     `tasks(n)` streams batches starting with number n, the same in every process; `columns` names
     the variables of each source, for error messages; `shard` shards weights and optimiser state
     over processes instead of replicating them. The network ends up with the weights that scored
-    best on the `validation` tasks, or with the last ones if there are none.
+    best on the `validation` tasks, or with the last ones if there are none. `spent` seconds of a
+    recipe's minutes have passed before a run starts; `clock` measures them.
     """
     files = CheckpointFiles.in_folder(files) if isinstance(files, Path) else files
     trainer = Trainer(network, recipe, files, accelerator or make_accelerator(), shard)
     trainer.load()
     state = trainer.state
+    if recipe.minutes is not None and state.step == 0:
+        state.seconds = spent
     progress = Progress(state.step, math.nan, state.seconds, best=state.best)
     stream = tasks(state.step)
     # fork_rng: the caller's random state must not change
     with torch.random.fork_rng(), Interruption() as interrupted, explain_lost_process():
         trainer.restore_random_state()
         losses, points, since = torch.zeros((), device=trainer.device), 0, state.step
-        last_report = time.perf_counter()
+        last_report = clock()
         start = last_report - state.seconds
-        while state.step < recipe.steps and not state.stopped:
+        schedule = schedule_of(recipe, state)
+        while not (schedule.ended(state) or state.stopped):
             task = next(stream)
-            losses += trainer.step(task, columns or {})
+            losses += trainer.step(task, schedule.rate(state), columns or {})
             points += points_of(task)
-            ends, score = state.step == recipe.steps, None
-            if validation and (state.step % recipe.validate_every == 0 or ends):
+            stop, state.seconds = trainer.agree(bool(interrupted), clock() - start)
+            ends, score = schedule.ended(state), None
+            if validation and (ends or schedule.validation_due(state)):
+                before = state.seconds
                 score = trainer.validate(validation)
                 trainer.record_score(score)
-            now = time.perf_counter()
-            state.seconds = now - start
-            stop = trainer.any_process(bool(interrupted))
+                _, state.seconds = trainer.agree(False, clock() - start)
+                schedule.validated(state, state.seconds - before)
+            state.stopped = state.stopped or (ends and recipe.minutes is not None)
             ends = ends or state.stopped
             if score is not None or state.step % report_every == 0 or ends or stop:
+                now = clock()
                 mean = trainer.sum_over_processes(losses) / (state.step - since)
-                speed = points / (now - last_report)
+                speed = points / max(now - last_report, 1e-9)
                 progress = Progress(state.step, mean, state.seconds, speed, score, state.best)
                 report(progress)
                 losses, points, since, last_report = torch.zeros_like(losses), 0, state.step, now

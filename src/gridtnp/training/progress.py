@@ -17,8 +17,15 @@ LINES = 20
 class Display:
     """`with Display(steps) as show:` then `show(progress)`."""
 
-    def __init__(self, steps: int, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.steps, self.quiet = steps, quiet
+    def __init__(
+        self,
+        steps: int,
+        *,
+        minutes: float | None = None,
+        quiet: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self.steps, self.minutes, self.quiet = steps, minutes, quiet
         self.console = console or Console(highlight=False, soft_wrap=True)
         self.bar: Bar | None = None
         self.line: TaskID | None = None
@@ -27,9 +34,11 @@ class Display:
 
     def __enter__(self) -> Display:
         if self.console.is_terminal and not self.quiet:
-            columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+            count = () if self.minutes is not None else (MofNCompleteColumn(),)
+            columns = (BarColumn(24), *count, TextColumn("{task.fields[note]}"))
             self.bar = Bar(*columns, console=self.console)
-            self.line = self.bar.add_task("", total=self.steps, note="")
+            total = self.steps if self.minutes is None else 60 * self.minutes
+            self.line = self.bar.add_task("", total=total, note="")
             self.bar.start()
         return self
 
@@ -49,12 +58,21 @@ class Display:
             self.validation = progress.validation
         note = self.summary(progress)
         if self.bar is not None and self.line is not None:
-            self.bar.update(self.line, completed=progress.step, note=note)
+            done = progress.step if self.minutes is None else progress.seconds
+            self.bar.update(self.line, completed=done, note=note)
             return
-        due = progress.step * LINES // self.steps
-        if due > self.shown or progress.step == self.steps:
+        fraction = self.fraction(progress)
+        due = int(fraction * LINES + 1e-9)
+        if due > self.shown or fraction >= 1:
             self.shown = due
-            self.console.print(f"step {progress.step:,} of {self.steps:,}  {note}")
+            of = f" of {self.steps:,}" if self.minutes is None else ""
+            self.console.print(f"step {progress.step:,}{of}  {note}")
+
+    def fraction(self, progress: Progress) -> float:
+        """How much of the training is done."""
+        if self.minutes is None:
+            return progress.step / self.steps
+        return progress.seconds / (60 * self.minutes)
 
     def summary(self, progress: Progress) -> str:
         """Loss, validation, speed and time left."""
@@ -62,8 +80,8 @@ class Display:
         if self.validation is not None:
             parts.append(f"validation log-likelihood {self.validation:.3f}")
         parts.append(f"{progress.speed:,.0f} points/s")
-        left = progress.seconds / max(1, progress.step) * (self.steps - progress.step)
-        parts.append(f"{_clock(left)} left")
+        left = progress.seconds * (1 / max(1e-9, self.fraction(progress)) - 1)
+        parts.append(f"{_clock(max(0.0, left))} left")
         return "  ".join(parts)
 
 

@@ -75,12 +75,12 @@ class Trainer:
 
     # ---- one step --------------------------------------------------------------------------------
 
-    def step(self, task: Task, columns: Mapping[str, Sequence[str]]) -> Tensor:
-        """Take one optimisation step; returns this process's share of the loss."""
+    def step(self, task: Task, rate: float, columns: Mapping[str, Sequence[str]]) -> Tensor:
+        """Take one step at a learning rate; returns this process's share of the loss."""
         recipe, world, pieces = self.recipe, self.accelerator.num_processes, self.recipe.accumulate
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = recipe.rate_at(self.state.step)
+                group["lr"] = rate
         total = max(1, targets_of(task))
         loss = torch.zeros((), device=self.device)
         for i in range(pieces):
@@ -218,15 +218,20 @@ class Trainer:
 
     def interruption_message(self) -> str:
         where = "" if self.files is None else f"; the checkpoint is {self.files.last}"
-        return f"Stopped after step {self.state.step} of {self.recipe.steps}{where}."
+        of = "" if self.recipe.minutes is not None else f" of {self.recipe.steps}"
+        return f"Stopped after step {self.state.step}{of}{where}."
 
     # ---- collective operations and weights -------------------------------------------------------
 
-    def any_process(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+    def agree(self, interrupted: bool, seconds: float) -> tuple[bool, float]:
+        """Whether any process was interrupted, and the seconds of the main process."""
         if self.accelerator.num_processes == 1:
-            return flag
-        return self.sum_over_processes(torch.tensor(float(flag), device=self.device)) > 0
+            return interrupted, seconds
+        mine = seconds if self.accelerator.is_main_process else 0.0
+        both = torch.tensor([float(interrupted), mine], dtype=torch.float64, device=self.device)
+        total = self.accelerator.reduce(both)
+        assert isinstance(total, Tensor)
+        return bool(total[0] > 0), total[1].item()
 
     def sum_over_processes(self, value: Tensor) -> float:
         total = self.accelerator.reduce(value)

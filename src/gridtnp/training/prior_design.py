@@ -1,0 +1,62 @@
+"""Designing what the network corrects: regression on features and gridded sources, and kriging."""
+
+from __future__ import annotations
+
+from gridtnp.config import GriddedField, Kriging
+from gridtnp.data.dataset import Dataset
+from gridtnp.grid import Grid
+from gridtnp.tasks.specification import TaskSpec
+from gridtnp.training.grid_design import Extent, regular_axes, source_time_axis
+
+MAX_KRIGED = 4000
+"""Most observations of a task, on average, that are kriged unless asked for."""
+
+
+def design_prior(
+    train: Dataset, spec: TaskSpec, extent: Extent, asked: str | None, points: float
+) -> tuple[Kriging | None, str]:
+    """What the network corrects, and why."""
+    if asked == "none":
+        return None, "as given"
+    if asked is None and points > MAX_KRIGED:
+        return None, f"more than {MAX_KRIGED:,} observations per task take too long to krige"
+    prior = _kriging(train, spec, extent)
+    gridded = [f"{f.source}.{v}" for f in prior.fields for v in spec.contexts[f.source].variables]
+    names = ", ".join([*prior.features, *gridded])
+    parts = [f"regression on {names}"] * bool(names)
+    parts += ["kriging of the context"] * any(of is not None for of in prior.of)
+    return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
+
+
+def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
+    """Regression on features and gridded sources, and kriging of the target's own observations."""
+    columns = {
+        f"{held.source}.{variable}": (name, i)
+        for name, held in spec.contexts.items()
+        for i, variable in enumerate(held.variables)
+    }
+    height, width = extent.north - extent.south, (extent.east - extent.west) * extent.lon_scale
+    return Kriging(
+        of=tuple(columns.get(name) for name in spec.target),
+        features=tuple(name for name in train.feature_names if name != "hours"),
+        drift=tuple(train.statics),
+        fields=_fields(train, spec),
+        length_scale=max(height, width, 1e-3) / 3,
+    )
+
+
+def _fields(train: Dataset, spec: TaskSpec) -> tuple[GriddedField, ...]:
+    """The gridded sources other than the target's."""
+    found = []
+    for name, held in spec.contexts.items():
+        axes = regular_axes(train.sources[held.source], train.west)
+        if axes is None or held.source == spec.target_source:
+            continue
+        if "time" in spec.coordinates:
+            axes = (source_time_axis(train.sources[held.source], held.window or spec.window), *axes)
+        ordered = tuple(axis for c in spec.coordinates for axis in axes if axis.name == c)
+        grid = Grid(ordered, "sphere")
+        found.append(
+            GriddedField(source=name, columns=tuple(range(len(held.variables))), grid=grid)
+        )
+    return tuple(found)
