@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import xarray as xr
@@ -39,6 +39,7 @@ CHUNK = 8192
 """Points predicted at once."""
 
 
+@runtime_checkable
 class HasSpec(Protocol):
     """A model, as far as it says what tasks look like."""
 
