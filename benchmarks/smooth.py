@@ -27,7 +27,7 @@ from gridtnp.config import (
     Raw,
     Swin,
 )
-from gridtnp.training.design import SIZES
+from gridtnp.design.models import SIZES
 
 CASES = {
     # size: rows and columns, stations, gridded points, targets

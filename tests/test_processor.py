@@ -18,8 +18,8 @@ from fitting_cases import RECIPE, parts, small
 
 from gridtnp import processor
 from gridtnp.cli import doctor
+from gridtnp.design.models import ModelOptions, design
 from gridtnp.ops import native
-from gridtnp.training.design import ModelOptions, design
 from gridtnp.training.estimates import estimate
 
 SENTENCE = (

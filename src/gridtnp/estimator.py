@@ -15,6 +15,7 @@ from gridtnp.contents import ModelContents, describe
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.reading import Data
+from gridtnp.design.models import ModelOptions, Size, design, device_here
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.evaluation.results import Evaluation
 from gridtnp.exporting import export
@@ -29,7 +30,6 @@ from gridtnp.recipes import Recipe
 from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec
-from gridtnp.training.design import ModelOptions, Size, design, device_here
 from gridtnp.training.estimates import estimate
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 import gridtnp as gt
-from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.station_effects import TERMS, StationEffects, terms
+from gridtnp.data.normalisation import TERMS, Normaliser, StationEffects, terms
 from gridtnp.training.priors import fit_prior
 
 STATIONS, TIMES = 40, 60

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from gridtnp.cli.experiment import Experiment, Sources, Split
+from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
 from gridtnp.data.quality import Note
 from gridtnp.data.reading import open_data, read_source
 from gridtnp.data.sources import Panel, Source
-from gridtnp.data.wind import COMPONENTS, wind_components
 from gridtnp.errors import require_known
 
 FEW_STATIONS = 20

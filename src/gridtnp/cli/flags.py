@@ -59,8 +59,8 @@ def in_flags(message: str, command: str, flags: Collection[str]) -> str:
 def _experiment_keys() -> dict[str, str]:
     """Keyword arguments that are keys of an experiment, with their sections."""
     from gridtnp.cli.experiment import Scoring, Sources, Split, Training
+    from gridtnp.design.models import ModelOptions
     from gridtnp.recipes import Recipe
-    from gridtnp.training.design import ModelOptions
 
     sections = {
         "data": Sources.model_fields,

@@ -12,9 +12,8 @@ from jaxtyping import Float, Shaped
 
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import Normaliser
+from gridtnp.data.normalisation import Normaliser, terms
 from gridtnp.data.sources import Source
-from gridtnp.data.station_effects import terms
 from gridtnp.data.times import HOUR
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid

@@ -10,8 +10,8 @@ import torch
 
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import TERMS, StationEffects, terms
 from gridtnp.data.sources import Panel
-from gridtnp.data.station_effects import TERMS, StationEffects, terms
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.network.kriging import Observations as Kriged
 from gridtnp.task import Task

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gridtnp.config import GriddedConfig
+from gridtnp.design.receptive_field import reaches
 from gridtnp.grid import Axis, divisors
-from gridtnp.network.receptive_field import reaches
 from gridtnp.task import PointSet, Task
 
 NEAR = 8

@@ -18,7 +18,7 @@ from gridtnp.config import (
     UNet,
     ViT,
 )
-from gridtnp.network.receptive_field import reach_in_cells, reaches
+from gridtnp.design.receptive_field import reach_in_cells, reaches
 
 SPAN, CIRCLE = Axis.cells("x", 0.0, 24.0, 24), Axis.circle("x", 0.0, 24.0, 24)
 PARTS = {

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from gridtnp.config import Harmonics, Raw, Swin
 from gridtnp.data.dataset import Dataset
+from gridtnp.design.grids import Extent, make_grid
+from gridtnp.design.models import SIZES, ModelOptions, design
 from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import Axis, Grid
 from gridtnp.network.build import build_model
@@ -23,9 +25,7 @@ from gridtnp.network.presets import preset
 from gridtnp.recipes import Recipe, recipe
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.selection import Fraction
-from gridtnp.training.design import SIZES, ModelOptions, design
 from gridtnp.training.estimates import Estimate
-from gridtnp.training.grid_design import Extent, make_grid
 
 
 @settings(max_examples=examples(60))
@@ -236,7 +236,7 @@ def test_choices_come_with_reasons_and_an_estimate(capsys: pytest.CaptureFixture
 def test_precision_is_chosen_by_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     train, _, _ = parts()
     assert design(train, ModelOptions()).recipe.precision == "float32"
-    monkeypatch.setattr("gridtnp.training.design.device_here", lambda: torch.device("cuda"))
+    monkeypatch.setattr("gridtnp.design.models.device_here", lambda: torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
     found = design(train, ModelOptions())
     assert found.recipe == replace(recipe("quick"), precision="bfloat16")

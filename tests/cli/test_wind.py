@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from gridtnp.data.wind import wind_components
+from gridtnp.cli.wind import wind_components
 
 
 @pytest.mark.parametrize(

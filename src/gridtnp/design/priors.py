@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gridtnp.config import GriddedField, Kriging
 from gridtnp.data.dataset import Dataset
+from gridtnp.design.grids import Extent, regular_axes, source_time_axis
 from gridtnp.grid import Grid
 from gridtnp.tasks.specification import TaskSpec
-from gridtnp.training.grid_design import Extent, regular_axes, source_time_axis
 
 MAX_KRIGED = 4000
 """Most observations of a task, on average, that are kriged unless asked for."""

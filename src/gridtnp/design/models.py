@@ -29,15 +29,7 @@ from gridtnp.config import (
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.sources import Panel
-from gridtnp.errors import require_known
-from gridtnp.grid import Grid
-from gridtnp.network.receptive_field import reach_in_cells
-from gridtnp.recipes import Recipe, recipe
-from gridtnp.task import Task
-from gridtnp.tasks.sampling import NOW
-from gridtnp.tasks.specification import TaskSpec
-from gridtnp.training.distributed import count
-from gridtnp.training.grid_design import (
+from gridtnp.design.grids import (
     choose_cell,
     extent_of,
     locations,
@@ -46,8 +38,16 @@ from gridtnp.training.grid_design import (
     spans_time,
     time_axis,
 )
-from gridtnp.training.prior_design import design_prior
-from gridtnp.training.reach import require_reach_in_time, sees_enough, window_size
+from gridtnp.design.priors import design_prior
+from gridtnp.design.reach import require_reach_in_time, sees_enough, window_size
+from gridtnp.design.receptive_field import reach_in_cells
+from gridtnp.errors import require_known
+from gridtnp.grid import Grid
+from gridtnp.recipes import Recipe, recipe
+from gridtnp.task import Task
+from gridtnp.tasks.sampling import NOW
+from gridtnp.tasks.specification import TaskSpec
+from gridtnp.training.distributed import count
 
 Size = Literal["tiny", "small", "medium", "large"]
 

@@ -1,0 +1,1 @@
+"""Automatic choices of grid, network and prior for data."""
