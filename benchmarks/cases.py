@@ -274,8 +274,8 @@ def sizes(width: str) -> dict[str, Any]:
     """How many times faster C computes rows than PyTorch, in inference and in training.
 
     PyTorch's back-end is the one that runs without C: where activations are large, training
-    recomputes them. The back-ends take turns on one thread, and only the process's own time counts, so that a busy
-    machine changes both alike. This is the evidence for `native_rows.why_slower`.
+    recomputes them. The back-ends take turns on one thread, and only the process's own time counts,
+    so that a busy machine changes both alike. This is the evidence for `native_rows.why_slower`.
     """
     torch.set_num_threads(1)
     dim = int(width)

@@ -448,8 +448,8 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     one = Linear(torch.randn(4, 4))
     several = (one, Relu(), one)
 
-    def chosen(n: int, *steps: Step) -> str:
-        x = torch.randn(n, 4)
+    def chosen(n: int, *steps: Step, width: int = 4) -> str:
+        x = torch.randn(n, width)
         results = [ops.rowwise(x, *steps), ops.rowwise(x, *steps, backend="plain")]
         torch.testing.assert_close(*results)
         return ran[-2]
@@ -463,6 +463,9 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     assert ran[-1] == "native"
     monkeypatch.setattr("gridtnp.ops.rows.LARGE", 0)
     assert chosen(native_rows.MANY, one, Relu()) == "native"  # else activations are recomputed
+    for width, name in ((native_rows.WIDE, "native"), (native_rows.WIDE + 1, "recomputed")):
+        wide = Linear(torch.randn(4, width) / width**0.5)
+        assert chosen(native_rows.MANY, wide, width=width) == name
     with torch.no_grad():
         assert chosen(native_rows.MANY, one, Relu()) == "plain"
 
