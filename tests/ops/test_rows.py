@@ -429,7 +429,7 @@ def test_who_computes_is_told_by_what_there_is_to_compute(monkeypatch: pytest.Mo
     with pytest.raises(
         ValueError, match="'native' cannot run rowwise here: it computes on the CPU"
     ):
-        ops.rowwise(x.double(), *steps, backend="native")
+        ops.rowwise(x.double(), Linear(torch.randn(2, 4).double()), backend="native")
     with pytest.raises(ValueError, match="rowwise has no back-end 'abacus'; choose one of"):
         ops.rowwise(x, *steps, backend="abacus")
 
