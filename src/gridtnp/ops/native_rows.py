@@ -62,6 +62,9 @@ def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
+    given = (t for step in steps for t in tensors(step) if t is not None)
+    if not all(t.numel() for t in (x, *given)):
+        return plain(x, steps)  # what is empty has no address
     kinds = [(KINDS.index(type(s)), s.eps if isinstance(s, Norm) else 0.0) for s in steps]
     expanded = [_expanded(step, x) if isinstance(step, Add) else step for step in steps]
     y = _Rowwise.apply(x, *(t for step in expanded for t in tensors(step)), kinds)
