@@ -155,7 +155,75 @@ def test_heads_without_numbers_are_refused(op: str) -> None:
         getattr(ops, op)(**arguments)
 
 
+@pytest.mark.parametrize(("op", "name"), TENSORS)
+def test_double_and_single_precision_are_not_mixed(op: str, name: str) -> None:
+    arguments = good(op)
+    if not arguments[name].is_floating_point():
+        pytest.skip("it has no precision")
+    arguments[name] = arguments[name].double()
+    for backend in (None, *(b.name for b in ops.BACKENDS[op])):
+        with pytest.raises(ValueError, match=rf"{op}: '\w+' is of torch\.float\d+, but '\w+' of"):
+            getattr(ops, op)(**arguments, backend=backend)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op != "cell_sum"])
+def test_no_heads_are_refused(op: str) -> None:
+    heads = {"own_logit": -1, "bias": 0 if op == "window_attention" else -1}
+    heads |= dict.fromkeys(("query", "key", "value", "own_value"), -2)
+    arguments = {n: v.narrow(heads[n], 0, 0) if n in heads else v for n, v in good(op).items()}
+    for backend in (None, *(b.name for b in ops.BACKENDS[op])):
+        with pytest.raises(ValueError, match=f"{op}: 'query' must not have empty heads"):
+            getattr(ops, op)(**arguments, backend=backend)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_empty_tensors_give_what_the_definition_gives(op: str, dimension: int) -> None:
+    """No batch elements, or neither queries nor keys; backward, too."""
+    shared = ("bias",) if op == "window_attention" or dimension == 0 else ()
+    for backend in (None, *(b.name for b in ops.BACKENDS[op])):
+        arguments = {
+            n: v.narrow(dimension, 0, 0) if isinstance(v, Tensor) and n not in shared else v
+            for n, v in good(op).items()
+        }
+        leaf = arguments.get("value", arguments.get("z")).requires_grad_()
+        found = getattr(ops, op)(**arguments, backend=backend)
+        found = found[0] if isinstance(found, tuple) else found
+        size = (*leaf.shape[:1], 6, 6) if op == "cell_sum" else leaf.shape
+        assert found.shape == size
+        assert not found.any()
+        if found.requires_grad:
+            (grad,) = torch.autograd.grad(found.sum(), leaf)
+            assert grad.shape == leaf.shape
+
+
 WEIGHT, ONE = torch.randn(4, 4), torch.ones(4)
+
+
+@pytest.mark.parametrize("backend", [None, "native", "plain"])
+@pytest.mark.parametrize(
+    "step", [Linear(WEIGHT), Linear(WEIGHT, ONE), Norm(ONE, ONE, 1e-5), Add(ONE)]
+)
+def test_rows_and_steps_are_of_one_precision(step: Any, backend: str | None) -> None:
+    message = r"Step 1, \w+, is of torch\.float32, but the rows of torch\.float64"
+    with pytest.raises(ValueError, match=message):
+        ops.rowwise(torch.zeros(5, 4, dtype=torch.float64), step, backend=backend)
+
+
+@pytest.mark.parametrize("backend", [b.name for b in ops.BACKENDS["rowwise"]])
+@pytest.mark.parametrize(("n", "before", "after"), [(0, 4, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+def test_rows_may_be_empty(
+    n: int, before: int, after: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridtnp.ops.rows.LARGE", 0)
+    x, weight = torch.randn(n, before), torch.randn(after, before)
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    y = ops.rowwise(x, Relu(), Linear(weight), Relu(), backend=backend)
+    assert y.shape == (n, after)
+    assert not y.any()
+    for grad, leaf in zip(torch.autograd.grad(y.sum(), leaves), leaves, strict=True):
+        assert grad.shape == leaf.shape
+        assert not grad.any()
 
 
 @pytest.mark.parametrize("backend", [None, "native", "plain"])

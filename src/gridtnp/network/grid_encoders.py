@@ -132,6 +132,7 @@ class KernelGridEncoder(GridEncoder):
         cell, valid = cells_of(tokens, self.grid, self.width)
         nodes = self.grid.points_at(cell, tokens.x.dtype)
         weight = self.kernel(nodes, tokens.x.unsqueeze(2)) * valid
+        weight = weight.to(torch.promote_types(tokens.z.dtype, torch.float32))
         return ops.cell_sum(tokens.z, cell, weight, self.grid.size)
 
 

@@ -55,7 +55,7 @@ def _rule(hint: Any) -> _Rule | None:
 
 def _check(op: str, rules: dict[str, _Rule], arguments: dict[str, Any]) -> None:
     known: dict[str, Any] = {}
-    first = None
+    first = number = None
     for name, (kind, dtypes, sizes) in rules.items():
         t = arguments.get(name)
         if t is None:
@@ -67,6 +67,12 @@ def _check(op: str, rules: dict[str, _Rule], arguments: dict[str, Any]) -> None:
         first = first or (name, t.device)
         if t.device != first[1]:
             raise ValueError(f"{op}: {name!r} is on {t.device}, but {first[0]!r} on {first[1]}.")
+        if t.is_floating_point():
+            number = number or (name, t)
+            if mixed(t, number[1]):
+                raise ValueError(
+                    f"{op}: {name!r} is of {t.dtype}, but {number[0]!r} of {number[1].dtype}."
+                )
         if not _fits(t.shape, sizes, known):
             wanted = ", ".join(f"{s}={known[s]}" if s in known else s for s in sizes)
             raise ValueError(
@@ -93,6 +99,11 @@ def _fits(shape: torch.Size, sizes: tuple[str, ...], known: dict[str, Any]) -> b
         if known.setdefault(name.removeprefix("#"), size) != size:
             return False
     return True
+
+
+def mixed(a: Tensor, b: Tensor) -> bool:
+    """Whether one is in double precision and the other not; autocast mixes all others."""
+    return (a.dtype == torch.float64) != (b.dtype == torch.float64)
 
 
 def within(op: str, name: str, index: Tensor, size: int, valid: Tensor | None) -> Tensor:

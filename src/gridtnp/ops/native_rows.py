@@ -27,6 +27,8 @@ from gridtnp.ops.rows import (
 
 MANY = 4096
 """Rows from which on C is faster than PyTorch."""
+WIDE = 128
+"""Width up to which C computes a single product faster than PyTorch recomputes it."""
 
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
 Kinds = list[tuple[int, float]]
@@ -43,20 +45,26 @@ def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
 
 
 def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
-    """The reason why PyTorch is faster with these arguments, as `benchmarks/cases.py sizes` found.
+    """The reason why PyTorch is faster with these arguments, by `benchmarks/results/sizes.json`.
 
-    C wins by keeping rows in the cache through several maps, not by the products themselves. Where
-    PyTorch would recompute activations, C is faster for a single product, too.
+    With widths from 32 to 256, on one thread with AVX-512, C was 1.1 to 2.5 times as fast from 4096
+    rows on in blocks of transformers, and in perceptrons 0.8 to 1.2 times with 4096 rows and 1.0 to
+    1.4 times with 16384; with 256 rows it was slower. A single product was slower in C, except in
+    training where PyTorch would recompute it: there C was 1.0 to 2.2 times as fast up to a width of
+    128, and slower with 256.
     """
     if x.shape[:-1].numel() < MANY:
         return "there are few rows"
     maps = sum(isinstance(step, Linear) for step in steps)
-    if maps == 1 and why_not_recomputed(x, steps) is not None:
+    if maps == 1 and (x.shape[-1] > WIDE or why_not_recomputed(x, steps) is not None):
         return "a single product does not profit from the cache"
     return None
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
+    given = (t for step in steps for t in tensors(step) if t is not None)
+    if not all(t.numel() for t in (x, *given)):
+        return plain(x, steps)  # what is empty has no address
     kinds = [(KINDS.index(type(s)), s.eps if isinstance(s, Norm) else 0.0) for s in steps]
     expanded = [_expanded(step, x) if isinstance(step, Add) else step for step in steps]
     y = _Rowwise.apply(x, *(t for step in expanded for t in tensors(step)), kinds)

@@ -19,6 +19,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
     return (torch.softmax(logits, 0).unsqueeze(-1) * value).sum(0)
 
 
+def _table(rows: list[Tensor], like: Tensor) -> Tensor:
+    """The rows of all batch elements in one tensor, also if there are none."""
+    return torch.stack(rows).view(like.shape) if rows else torch.zeros_like(like)
+
+
 def cell_attention(
     query: Tensor,
     key: Tensor,
@@ -40,10 +45,7 @@ def cell_attention(
         values = torch.cat([own_value[b, m, None], value[b, inside]])
         means.append((torch.softmax(logits, 0).unsqueeze(-1) * values).sum(0))
         sums.append(torch.logsumexp(logits, 0))
-    return (
-        torch.stack(means).unflatten(0, (batch, cells)),
-        torch.stack(sums).unflatten(0, (batch, cells)),
-    )
+    return _table(means, own_value), _table(sums, own_logit)
 
 
 def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
@@ -51,7 +53,7 @@ def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
     for b, m in itertools.product(range(z.shape[0]), range(cells)):
         share = torch.where(cell[b] == m, weight[b], 0.0).sum(-1)
         rows.append((share.unsqueeze(-1) * z[b]).sum(0))
-    return torch.stack(rows).unflatten(0, (z.shape[0], cells))
+    return _table(rows, z.new_zeros(z.shape[0], cells, z.shape[-1]))
 
 
 def neighbour_attention(
@@ -62,14 +64,13 @@ def neighbour_attention(
     valid: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    out = torch.zeros_like(query)
     rows = []
     for b, n in itertools.product(range(query.shape[0]), range(query.shape[1])):
         used = torch.ones_like(index[b, n], dtype=torch.bool) if valid is None else valid[b, n]
         near = index[b, n][used]
         extra = None if bias is None else bias.expand(query.shape[0], -1, -1, -1)[b, n][used]
         rows.append(attend(query[b, n], key[b, near], value[b, near], extra))
-    return torch.stack(rows).unflatten(0, query.shape[:2]) if rows else out
+    return _table(rows, query)
 
 
 def window_attention(
@@ -100,13 +101,12 @@ def window_attention(
         same = [i for i, (other, _) in enumerate(points) if other == own_window]
         extra = None if bias is None else bias[:, rank, [points[i][1] for i in same]].T
         rows.append(attend(q[b, n], k[b, same], v[b, same], extra))
-    return torch.stack(rows).view(query.shape)
+    return _table(rows, query)
 
 
 def full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    out = torch.zeros_like(query)
     rows = []
     for b, n in itertools.product(range(query.shape[0]), range(query.shape[1])):
         used = slice(None) if mask is None else mask[b]
         rows.append(attend(query[b, n], key[b, used], value[b, used]))
-    return torch.stack(rows).unflatten(0, query.shape[:2]) if rows else out
+    return _table(rows, query)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gridtnp.ops.checks import opaque
+from gridtnp.ops.checks import mixed, opaque
 
 LARGE = 2**19
 """Recompute activations with at least this many elements in the backward pass."""
@@ -83,6 +84,8 @@ def check(x: Tensor, steps: Sequence[Step]) -> None:
                 raise ValueError(f"{name} must be of floating-point numbers, got {t.dtype}.")
             if t is not None and t.device != x.device:
                 raise ValueError(f"{name} is on {t.device}, but the rows on {x.device}.")
+            if t is not None and width is not None and mixed(t, x):
+                raise ValueError(f"{name} is of {t.dtype}, but the rows of {x.dtype}.")
         after, bias = width, None
         match step:
             case Linear(weight, bias):
@@ -122,11 +125,12 @@ def _has_dimensions(name: str, weight: Tensor, dimensions: int) -> None:
         )
 
 
-def _broadcasts(name: str, rows: Tensor, shape: tuple[int, ...]) -> None:
+def _broadcasts(name: str, rows: Tensor, shape: Sequence[Any]) -> None:
+    """Sizes may be symbols while a graph is traced."""
     pairs = zip(rows.shape[::-1], shape[::-1], strict=False)
     if not 0 < rows.ndim <= len(shape) or any(n not in (1, wanted) for n, wanted in pairs):
         raise ValueError(
-            f"{name} must add rows that broadcast to {shape}, got {tuple(rows.shape)}."
+            f"{name} must add rows that broadcast to {tuple(shape)}, got {tuple(rows.shape)}."
         )
 
 
