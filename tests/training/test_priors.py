@@ -108,5 +108,6 @@ def test_terms_are_periodic_and_unknown_places_have_no_effect(tmp_path: Path) ->
     assert read.stations is not None
     data = gt.Dataset({"gauges": table(0.1)}, target="gauges.t")
     source = data.sources["gauges"]
-    assert not read.stations.places_of(source).any()
+    assert not read.stations.at(source.lat, source.lon).any()
+    assert read.stations.at(np.array([45.0]), np.array([363.0])).all()
     assert read.stations.coefficients.shape == (1, TERMS, 1)

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,20 @@ class StationEffects:
     lon: Float[np.ndarray, " n"]
     coefficients: Float[np.ndarray, "n 5 v"]
 
-    def places_of(self, source: Source) -> Float[np.ndarray, "p 5 v"]:
-        """Coefficients at all locations of a source, zero at unknown ones."""
-        found = np.zeros((len(source.lat), *self.coefficients.shape[1:]))
-        if source.name == self.source and len(self.lat):
-            tree = KDTree(unit_vectors(self.lat, self.lon))
-            distance, index = map(np.asarray, tree.query(unit_vectors(source.lat, source.lon)))
+    def at(
+        self, lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
+    ) -> Float[np.ndarray, "n 5 v"]:
+        """Coefficients at some locations, zero where the station is unknown."""
+        found = np.zeros((len(lat), *self.coefficients.shape[1:]))
+        if len(self.lat) and len(lat):
+            distance, index = map(np.asarray, self._tree.query(unit_vectors(lat, lon)))
             known = distance < SAME
             found[known] = self.coefficients[index[known]]
         return found
+
+    @cached_property
+    def _tree(self) -> KDTree:
+        return KDTree(unit_vectors(self.lat, self.lon))
 
     def columns_of(self, variables: Sequence[str]) -> list[tuple[int, int]]:
         """Pairs of a column of `variables` and a variable of the effects."""

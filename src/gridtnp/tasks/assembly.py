@@ -48,7 +48,8 @@ class Assembler:
             return points
         y = points.y.clone()
         for i, task in enumerate(tasks):
-            known = self._effects[source.name][source.places(task.rows)]
+            places = source.places(task.rows)
+            known = effects.at(source.lat[places], source.lon[places])
             times = terms(source.times_of(task.rows), len(task.rows))
             for column, variable in effects.columns_of(variables):
                 effect = (times * known[..., variable]).sum(1)
@@ -158,14 +159,6 @@ class Assembler:
             known = {"lat": s.lat, "lon": wrap(s.lon, self.data.west), "time": np.zeros(len(s.lat))}
             found[name] = np.stack([known[c] for c in self.coordinates], -1).astype(np.float32)
         return found
-
-    @cached_property
-    def _effects(self) -> dict[str, np.ndarray]:
-        """Coefficients of the effects of stations at the locations of every source."""
-        assert self.normaliser is not None
-        assert self.normaliser.stations is not None
-        stations = self.normaliser.stations
-        return {name: stations.places_of(source) for name, source in self.data.sources.items()}
 
     @cached_property
     def _static(self) -> dict[str, np.ndarray]:

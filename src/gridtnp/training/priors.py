@@ -84,7 +84,8 @@ def _station_effects(
             continue
         known = np.zeros((len(first), TERMS))
         if before is not None:
-            known = before.places_of(source)[first][..., before.variables.index(variable)]
+            found = before.at(source.lat[first], source.lon[first])
+            known = found[..., before.variables.index(variable)]
         found = _effects_of(network, j, list(_times(raw, network, j, data, seed)), station, known)
         if found is None:
             return None
