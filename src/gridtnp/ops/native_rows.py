@@ -47,11 +47,11 @@ def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
 def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
     """The reason why PyTorch is faster with these arguments, by `benchmarks/results/sizes.json`.
 
-    With widths from 32 to 256, on one thread with AVX-512, C was 1.1 to 2.5 times as fast from 4096
-    rows on in blocks of transformers, and in perceptrons 0.8 to 1.2 times with 4096 rows and 1.0 to
-    1.4 times with 16384; with 256 rows it was slower. A single product was slower in C, except in
-    training where PyTorch would recompute it: there C was 1.0 to 2.2 times as fast up to a width of
-    128, and slower with 256.
+    With widths from 32 to 256, on one thread, C was 1.0 to 3.0 times as fast from 4096 rows on in
+    blocks of transformers, and in perceptrons 0.7 to 1.2 times with 4096 rows and 1.1 to 1.7 times
+    with 16384; with 256 rows it was slower. A single product was slower in C, except in training
+    where PyTorch would recompute it: there C was 1.0 to 2.8 times as fast up to a width of 128, and
+    slower with 256.
     """
     if x.shape[:-1].numel() < MANY:
         return "there are few rows"
