@@ -123,7 +123,6 @@ def test_files_become_an_experiment(folder: Path) -> None:
     assert made.split.hold_out_stations == 0.2
     assert reasons[0] == "target stations.t2m: the only variable that could be meant"
     assert made.evaluate.baselines is None  # the strongest that apply
-    assert "baseline bilinear: era5 has t2m on a grid" in reasons
     made.write(folder / "exp.yaml")
     train, val, test = read_experiment(folder / "exp.yaml").parts()
     assert (train.part, test.part) == ("train", "test")
