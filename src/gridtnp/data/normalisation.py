@@ -1,8 +1,6 @@
-"""`Normaliser`: standardises variables, and `StationEffects`: what is peculiar to a station.
+"""`Normaliser`: standardises each variable by its mean and standard deviation in training.
 
-Variables are keyed by `source.variable`, static features by their name alone. A station in a frost
-hollow is colder than interpolation from its neighbours says, every winter night: such persistent
-deviations are subtracted from what it observes, so that it speaks for its surroundings.
+Variables are keyed by `source.variable`, static features by their name alone.
 """
 
 from __future__ import annotations
@@ -11,17 +9,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial import KDTree
 
-from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.features import DAY
 from gridtnp.data.sources import Lazy, Panel, Source
 from gridtnp.errors import require_known
 
@@ -44,88 +37,16 @@ ALIASES = {
         f"{c}_component_of_wind_{level}": f"{c}_{level}" for c in "uv" for level in (700, 850, 1000)
     },
 }
-SAME = 1e-5
-"""Radius in which locations are the same, on the unit sphere: about 60 m."""
-TERMS = 5
-"""A constant, sine and cosine of the year, sine and cosine of the day."""
-STATIONS = ".stations"
-"""Key of the station effects in a file; no variable is called so."""
 STEPS = 256
 """Time steps from which the moments of a lazy source are estimated."""
 
 
-@dataclass(frozen=True, eq=False)
-class StationEffects:
-    """Deviations of variables of a source at some locations, in normalised units."""
-
-    source: str
-    variables: tuple[str, ...]
-    lat: Float[np.ndarray, " n"]
-    lon: Float[np.ndarray, " n"]
-    coefficients: Float[np.ndarray, "n 5 v"]
-
-    def at(
-        self, lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " n"]
-    ) -> Float[np.ndarray, "n 5 v"]:
-        """Coefficients at some locations, zero where the station is unknown."""
-        found = np.zeros((len(lat), *self.coefficients.shape[1:]))
-        if len(self.lat) and len(lat):
-            distance, index = map(np.asarray, self._tree.query(unit_vectors(lat, lon)))
-            known = distance < SAME
-            found[known] = self.coefficients[index[known]]
-        return found
-
-    @cached_property
-    def _tree(self) -> KDTree:
-        return KDTree(unit_vectors(self.lat, self.lon))
-
-    def columns_of(self, variables: Sequence[str]) -> list[tuple[int, int]]:
-        """Pairs of a column of `variables` and a variable of the effects."""
-        return [
-            (i, self.variables.index(v)) for i, v in enumerate(variables) if v in self.variables
-        ]
-
-    def to_record(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "source": self.source,
-            "variables": list(self.variables),
-            "lat": self.lat.tolist(),
-            "lon": self.lon.tolist(),
-            "coefficients": self.coefficients.tolist(),
-        }
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> StationEffects:
-        shape = (len(record["lat"]), TERMS, len(record["variables"]))
-        return cls(
-            record["source"],
-            tuple(record["variables"]),
-            np.array(record["lat"], float),
-            np.array(record["lon"], float),
-            np.array(record["coefficients"], float).reshape(shape),
-        )
-
-
-def terms(times: np.ndarray | None, n: int) -> Float[np.ndarray, "n 5"]:
-    """The terms at some times; without times, the constant alone."""
-    found = np.zeros((n, TERMS))
-    found[:, 0] = 1
-    if times is not None:
-        year = times.astype("datetime64[Y]").astype(times.dtype)
-        day = times.astype("datetime64[D]").astype(times.dtype)
-        for first, phase in ((1, (times - year) / DAY / 365.2425), (3, (times - day) / DAY)):
-            found[:, first], found[:, first + 1] = (f(2 * np.pi * phase) for f in (np.sin, np.cos))
-    return found
-
-
 @dataclass(frozen=True)
 class Normaliser:
-    """(value - mean) / std and its inverse, and the persistent effects of stations, if known."""
+    """(value - mean) / std and its inverse."""
 
     mean: Mapping[str, float]
     std: Mapping[str, float]
-    stations: StationEffects | None = None
 
     def __post_init__(self) -> None:
         for name, std in self.std.items():
@@ -188,18 +109,13 @@ class Normaliser:
         return self._constants(names)[1]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        record: dict[str, Any] = {k: [self.mean[k], self.std[k]] for k in self.mean}
-        if self.stations is not None:
-            record[STATIONS] = self.stations.to_record()
+        record = {name: [self.mean[name], self.std[name]] for name in self.mean}
         Path(path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def from_json(cls, path: str | os.PathLike[str]) -> Normaliser:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
-        effects = record.pop(STATIONS, None)
-        stations = None if effects is None else StationEffects.from_record(effects)
-        mean, std = ({k: v[i] for k, v in record.items()} for i in range(2))
-        return cls(mean, std, stations)
+        return cls({k: v[0] for k, v in record.items()}, {k: v[1] for k, v in record.items()})
 
     def _constants(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         for name in names:

@@ -271,7 +271,7 @@ class Conditioner:
         for name, observed in self.reader.observations(task_time).items():
             variables = self.reader.variables[name]
             source, rows = variables.source, observed.rows
-            points = self.assembler.context(source, variables.variables, [observed])
+            points = self.assembler.points(source, variables.variables, [observed])
             if points.mask is not None:  # outside of the grid
                 inside = points.mask[0]
                 self.unusable.observations += int((~inside).sum())

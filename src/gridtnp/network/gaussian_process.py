@@ -58,7 +58,6 @@ class GaussianProcess(nn.Module):
 
     amplitude: Tensor
     noise: Tensor
-    local: Tensor
     level: Tensor
     length: Tensor
     hours: Tensor
@@ -85,7 +84,6 @@ class GaussianProcess(nn.Module):
 
         log("amplitude", 0.3)
         log("noise", 0.1)
-        log("local", 0.03)
         log("level", 1.0)
         log("length", length)
         log("hours", hours)
@@ -120,35 +118,23 @@ class GaussianProcess(nn.Module):
         return a.regressors[..., : len(self.drift)] * _exp(self.drift)
 
     def condition(
-        self,
-        inputs: Inputs,
-        y: Float[Tensor, "batch n"],
-        mask: Bool[Tensor, "batch n"],
-        new: Bool[Tensor, "batch n"] | None = None,
+        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> Posterior:
-        """The posterior given the observations where `mask` is true.
-
-        Those at `new` places have the noise of `predict`.
-        """
+        """The posterior given the observations where `mask` is true."""
         used = mask.to(y.dtype)
         residual = (y - self.mean(inputs)) * used
         k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
-        noise = _exp(self.noise).square().expand_as(used)
-        noise = noise if new is None else noise + new * _exp(self.local).square()
         one = used.new_ones((len(used), 1))
         jitter = JITTER * torch.cat([self.variance(inputs), one], 1).amax(1, keepdim=True)
-        diagonal = used * noise + (1 - used) + jitter
+        diagonal = used * _exp(self.noise).square() + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
         return Posterior(inputs, residual, mask, factor, weights)
 
-    def predict(
-        self, given: Posterior | None, at: Inputs, *, new: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of observations, noise included: (batch, m) each.
+    def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of new observations, noise included: (batch, m) each.
 
-        Those at `new` places deviate by local effects too, which are known of places in the
-        context. Without a posterior, it is the prior.
+        Without a posterior, those of the prior.
         """
         mean, variance = self.mean(at), self.variance(at)
         if given is not None:
@@ -156,8 +142,7 @@ class GaussianProcess(nn.Module):
             mean = mean + (k @ given.weights[..., None])[..., 0]
             half = torch.linalg.solve_triangular(given.factor, k.mT, upper=False)
             variance = (variance - half.square().sum(1)).clamp_min(JITTER)
-        noise = _exp(self.noise).square() + new * _exp(self.local).square()
-        return mean, (variance + noise).sqrt()
+        return mean, (variance + _exp(self.noise).square()).sqrt()
 
     def leave_one_out(self, given: Posterior) -> tuple[Tensor, Tensor]:
         """Error and standard deviation of predicting every observation from all others."""
@@ -175,11 +160,7 @@ class GaussianProcess(nn.Module):
         return -0.5 * fit - logs.sum() - 0.5 * math.log(2 * math.pi) * used.sum()
 
     def fit(
-        self,
-        inputs: Inputs,
-        y: Float[Tensor, "batch n"],
-        mask: Bool[Tensor, "batch n"],
-        new: Bool[Tensor, "batch n"] | None = None,
+        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> None:
         """Maximise the marginal likelihood (empirical Bayes), as kriging does."""
         self._regress(inputs, y, mask)
@@ -189,7 +170,7 @@ class GaussianProcess(nn.Module):
 
         def loss() -> Tensor:
             search.zero_grad()
-            value = -self.log_likelihood(self.condition(inputs, y, mask, new)) / mask.sum()
+            value = -self.log_likelihood(self.condition(inputs, y, mask)) / mask.sum()
             # a weak prior keeps hyper-parameters that the data do not determine near their start
             value = value + 1e-3 * sum(
                 (p - s).square().sum() for p, s in zip(parameters, start, strict=True)

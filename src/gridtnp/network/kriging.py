@@ -166,16 +166,15 @@ class KrigedNetwork(NeuralProcess):
         for j in range(len(self.outputs)):
             generator, pieces = torch.Generator().manual_seed(0), []
             for task in tasks:
-                found = self.all_observations(task, j)
-                new = torch.arange(found.y.shape[1], device=found.y.device) < task.target.n
+                found = self._all_observations(task, j)
                 for b in range(task.target.batch):
                     rows = torch.nonzero(found.mask[b].cpu())[:, 0]
                     order = torch.randperm(len(rows), generator=generator)[:FITTED]
                     some = rows[order].to(found.y.device)
-                    pieces.append((found.inputs[b, some], found.y[b, some], new[some]))
+                    pieces.append((found.inputs[b, some], found.y[b, some]))
             self._process(j).fit(*_padded(pieces))
 
-    def all_observations(self, task: Task, j: int) -> Observations:
+    def _all_observations(self, task: Task, j: int) -> Observations:
         """Observations of an output in a task: the targets, followed by the context."""
         context = self.signature.complete(task.context, task.target)
         fields, of = rasters(self.fields, context), self.outputs[j]
@@ -191,10 +190,6 @@ class KrigedNetwork(NeuralProcess):
         )
         y, mask = (torch.cat(c, 1) for c in ([o.y for o in found], [o.mask for o in found]))
         return Observations(inputs, y, mask)
-
-    def leave_one_out(self, j: int, seen: Observations) -> tuple[Tensor, Tensor]:
-        """Error and standard deviation of predicting every observation from all others."""
-        return self._leave_one_out(j, seen, self._condition(j, seen))
 
     # ---- kriging ---------------------------------------------------------------------------------
 
@@ -260,7 +255,7 @@ class KrigedNetwork(NeuralProcess):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
                 near = process.condition(given.inputs[b, some], y, torch.ones_like(y) > 0)
-                mean, std = process.predict(near, at[b, i : i + PIECE, None], new=not skip)
+                mean, std = process.predict(near, at[b, i : i + PIECE, None])
                 means.append(mean[:, 0])
                 stds.append(std[:, 0])
         shape = at.place.shape[:2]
@@ -284,22 +279,20 @@ class KrigedNetwork(NeuralProcess):
         return Inputs(place, time, torch.cat([drift, sampled, others], -1).double())
 
 
-def _padded(
-    pieces: Sequence[tuple[Inputs, Tensor, Tensor]],
-) -> tuple[Inputs, Tensor, Tensor, Tensor]:
-    """Observations of several tasks as a batch: inputs, values, mask, and which are new."""
+def _padded(pieces: Sequence[tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor, Tensor]:
+    """Observations of several tasks as a batch: inputs, values and mask."""
 
     def pad(values: Sequence[Tensor]) -> Tensor:
         return nn.utils.rnn.pad_sequence(list(values), batch_first=True)
 
-    times = [inputs.time for inputs, _, _ in pieces if inputs.time is not None]
+    times = [inputs.time for inputs, _ in pieces if inputs.time is not None]
     inputs = Inputs(
-        pad([inputs.place for inputs, _, _ in pieces]),
+        pad([inputs.place for inputs, _ in pieces]),
         pad(times) if times else None,
-        pad([inputs.regressors for inputs, _, _ in pieces]),
+        pad([inputs.regressors for inputs, _ in pieces]),
     )
-    mask = pad([torch.ones_like(y, dtype=torch.bool) for _, y, _ in pieces])
-    return inputs, pad([y for _, y, _ in pieces]), mask, pad([new for _, _, new in pieces])
+    mask = pad([torch.ones_like(y, dtype=torch.bool) for _, y in pieces])
+    return inputs, pad([y for _, y in pieces]), mask
 
 
 def _extended(points: PointSet, *columns: Tensor) -> PointSet:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import Normaliser, terms
+from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.sources import Source
 from gridtnp.data.times import HOUR
 from gridtnp.errors import require_known
@@ -37,24 +37,6 @@ class Assembler:
     def __post_init__(self) -> None:
         for name in self.coordinates:
             require_known(name, ("time", "lat", "lon"), "coordinate")
-
-    def context(
-        self, source: Source, variables: Sequence[str], tasks: Sequence[Observations]
-    ) -> PointSet:
-        """A context set: `points` without the persistent effects of their stations."""
-        points = self.points(source, variables, tasks)
-        effects = None if self.normaliser is None else self.normaliser.stations
-        if effects is None or effects.source != source.name or points.y is None:
-            return points
-        y = points.y.clone()
-        for i, task in enumerate(tasks):
-            places = source.places(task.rows)
-            known = effects.at(source.lat[places], source.lon[places])
-            times = terms(source.times_of(task.rows), len(task.rows))
-            for column, variable in effects.columns_of(variables):
-                effect = (times * known[..., variable]).sum(1)
-                y[i, : len(effect), column] -= torch.from_numpy(effect.astype(np.float32))
-        return replace(points, y=y)
 
     def points(
         self, source: Source, variables: Sequence[str], tasks: Sequence[Observations]

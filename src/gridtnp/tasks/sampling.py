@@ -180,7 +180,7 @@ class Sampler:
     def assemble(self, raw: RawBatch) -> Task:
         """A batch of tasks for the model."""
         context = {
-            of.name: self.assembler.context(of.source, of.variables, raw.context[of.name])
+            of.name: self.assembler.points(of.source, of.variables, raw.context[of.name])
             for of in self._variables.values()
         }
         wanted = self._target

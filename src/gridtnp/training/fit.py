@@ -69,7 +69,7 @@ def fit(
 ) -> ModelContents:
     """Train the model's network in place; see `GriddedTNP.fit`.
 
-    Returns the model with the recipe followed and the effects of stations.
+    Returns the model with the recipe followed.
     """
     started = time.perf_counter()
     keep_recipe = recipe is None or minutes is not None
@@ -90,8 +90,7 @@ def fit(
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
         require_same(run, config, seed, data)
-    model = fit_prior(model, data, seed)
-    sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
+    fit_prior(model, sampler)
     validation = () if val is None else validation_tasks(model, val)
     main = accelerator.is_main_process
     if main and not quiet and to_recipe(model.recipe).differences(recipe):
