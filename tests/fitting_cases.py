@@ -41,7 +41,7 @@ def parts() -> tuple[Dataset, Dataset, Dataset]:
 
 
 def small(train: Dataset) -> GriddedTNP:
-    return GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True)
+    return GriddedTNP.for_data(train, dim=16, heads=2, layers=1, prior="none", quiet=True)
 
 
 def environment() -> dict[str, str]:

@@ -77,7 +77,9 @@ def fit_numbers() -> dict[str, Any]:
     lat = gt.Axis("lat", 36.734975, 0.6441499999999998, 8)
     lon = gt.Axis("lon", -109.301665409137, 0.7366667256000005, 12)
     parts = {"grid": gt.Grid((lat, lon), "sphere"), "window": (4, 4), "neighbours": (3, 3)}
-    model = gt.GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True, **parts)
+    model = gt.GriddedTNP.for_data(
+        train, dim=16, heads=2, layers=1, prior="none", quiet=True, **parts
+    )
     recipe = gt.Recipe(20, 4, 5e-3, "cosine", optimiser="muon", ema=0.9, validate_every=10)
     model.fit(train, val, recipe=recipe, quiet=True)
     return use_numbers(model, test, terrain)
@@ -85,7 +87,7 @@ def fit_numbers() -> dict[str, Any]:
 
 def use_numbers(model: gt.GriddedTNP, test: gt.Dataset, terrain: Any) -> dict[str, Any]:
     """Scores, a map and samples of a fitted model."""
-    scores = model.evaluate(test, limit=6)
+    scores = model.evaluate(test, (), limit=6)
     places = terrain.isel(lat=slice(None, None, 8), lon=slice(None, None, 8))
     field = model.predict(test.at("1996-07-01"), at=places, progress=False)
     sample = model.sample(2, test.at("1996-07-01"), at=places, subset=8, progress=False)

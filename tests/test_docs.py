@@ -27,6 +27,7 @@ def test_examples_run(page: Path) -> None:
     exec(compile(examples(page), str(page), "exec"), namespace)
 
 
+@pytest.mark.slow
 def test_the_quick_start_is_as_good_as_its_best_baseline(tmp_path: Path) -> None:
     """The README as it stands, as a newcomer runs it: at stations and times never seen."""
     checks = """
@@ -38,7 +39,7 @@ print("\\n" + scores.to_dataframe().set_index("forecast")["crps"].to_json())
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     crps = json.loads(done.stdout.splitlines()[-1])
-    assert set(crps) == {"model", "nearest", "idw", "kriging", "kriging-drift"}
+    assert {"model", "kriging-drift", "regression-kriging"} <= set(crps)
     assert crps.pop("model") < 1.03 * min(crps.values())
 
 

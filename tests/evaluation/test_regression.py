@@ -140,7 +140,7 @@ def test_no_training_tasks_are_refused() -> None:
         fitted(data, spec, [empty])
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 10_000), st.integers(1, 5))
 def test_the_regression_is_least_squares_and_knows_what_to_do_without(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)

@@ -156,7 +156,7 @@ def test_no_jump_where_an_observation_crosses_a_border(grid: str, encoder: str) 
         assert small <= 2e-3 * change(points, 1e-3 * step) + 1e-9
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 @given(
     cell=st.integers(0, 7),
     across=st.floats(0.01, 0.99),
