@@ -24,7 +24,7 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses auto --maxprocesses 
 
 # The same examples for everyone, so that a commit passes everywhere or nowhere.
 test: $(READY)
-	$(PYTEST) --hypothesis-profile same -m "not slow and not compiled" --check-shapes --cov --cov-report=term
+	$(PYTEST) --hypothesis-profile same -m "not slow and not compiled" --check-shapes --durations=15
 	$(PYTEST) --hypothesis-profile same -m "compiled and not slow"
 
 # Fresh examples, and ten times as many.

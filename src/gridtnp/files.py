@@ -35,6 +35,8 @@ except ImportError:  # Windows
 
 OURS = ".gridtnp-"
 """How the names of staging folders, and of all other hidden files, begin."""
+CLEARING = 20
+"""Attempts to remove a staging folder."""
 CHECKSUM = "checksum"
 """Key of the header of a tensor file."""
 Result = TypeVar("Result")
@@ -275,7 +277,11 @@ def _clear(staging: Path) -> None:
         place = staging.parent / old.name
         if not place.exists():
             os.replace(old, place)
-    shutil.rmtree(staging, ignore_errors=True)
+    for _ in range(CLEARING):  # a thread of the writer may still be adding a file
+        shutil.rmtree(staging, ignore_errors=True)
+        if not staging.exists():
+            return
+        time.sleep(0.05)
 
 
 def _identity(path: Path | int) -> tuple[int, int] | None:

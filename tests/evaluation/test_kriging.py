@@ -141,7 +141,7 @@ def flavoured(length: float, timed: bool, features: int) -> KrigingParameters:
     return KrigingParameters(10.0, 3.0, np.zeros(features), np.ones(features), logs, timed)
 
 
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(4))
 @given(st.integers(0, 1000), st.booleans(), st.integers(0, 2), st.sampled_from([5.0, 50.0, 150.0]))
 def test_the_nearest_observations_say_nearly_all(
     seed: int, timed: bool, features: int, length: float

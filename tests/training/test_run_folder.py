@@ -169,6 +169,7 @@ class Killed(BaseException):
     """As if the process had ended here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_kill_at_any_step_of_the_beginning_leaves_nothing_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool

@@ -69,6 +69,9 @@ from gridtnp.network.likelihoods import GaussianLikelihood
 from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
 from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
 
+MAX_OVERLAP = 8
+"""Neighbourhoods may be this many times larger than the grid."""
+
 
 def build_model(config: ModelConfig) -> NeuralProcess:
     """The model that a configuration describes, initialised from torch's global random state."""
@@ -251,4 +254,10 @@ def _width(grid: Grid, neighbours: Neighbours, smooth: bool) -> tuple[int, ...]:
         width = grid.width(neighbours)
     else:
         width = grid.per_axis(neighbours, "neighbours")
+    for w, axis in zip(width, grid.axes, strict=True):
+        if w > MAX_OVERLAP * (axis.size + 1):
+            raise ValueError(
+                f"neighbours={neighbours}: {w} along axis {axis.name!r} are far more than its "
+                f"{axis.size} grid points; give fewer."
+            )
     return tuple(max(w, 2) for w in width) if smooth else width
