@@ -35,6 +35,8 @@ except ImportError:  # Windows
 
 OURS = ".gridtnp-"
 """How the names of staging folders, and of all other hidden files, begin."""
+ABSENT = 10
+"""Looks that do not find a folder until it is missing."""
 CLEARING = 20
 """Attempts to remove a staging folder."""
 CHECKSUM = "checksum"
@@ -213,8 +215,7 @@ def reporting(path: str | os.PathLike[str]) -> Iterator[None]:
 def read_folder(path: Path, read: Callable[[Path], Result]) -> Result:
     """What `read` finds in a folder, again and again until it is not replaced meanwhile."""
     while True:
-        _settle(path)
-        pin = None
+        exists, pin = _settle(path), None
         with suppress(OSError):
             pin = os.open(path, os.O_RDONLY)  # its inode number is not reused while it is open
         before = _identity(path)
@@ -223,7 +224,8 @@ def read_folder(path: Path, read: Callable[[Path], Result]) -> Result:
             if _identity(path) == before:
                 return found
         except (ValueError, OSError):
-            if _identity(path) == before:
+            vanished = exists and before is None
+            if _identity(path) == before and not vanished:
                 raise
         finally:
             if pin is not None:
@@ -237,13 +239,16 @@ def recover(folder: Path) -> None:
             _clear(staging)
 
 
-def _settle(path: Path) -> None:
-    """Wait while a folder is being replaced in two steps."""
+def _settle(path: Path) -> bool:
+    """Wait while a folder is being replaced in two steps; whether it exists then."""
+    absent = 0  # in a row: a quick writer can replace it between two looks
     while not path.exists():
         recover(path.parent)
-        if not any(path.parent.glob(f"{OURS}*/old/{path.name}")):
-            return
+        absent = 0 if any(path.parent.glob(f"{OURS}*/old/{path.name}")) else absent + 1
+        if absent == ABSENT:
+            return False
         time.sleep(0.001)
+    return True
 
 
 def _move(new: Path, place: Path) -> None:
