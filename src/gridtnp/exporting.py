@@ -22,7 +22,7 @@ from gridtnp.network.model import NeuralProcess
 from gridtnp.task import PointSet, Task
 
 TOLERANCE = 1e-4
-SIZES = ((11, 7), (64, 40), (301, 5))
+SIZES = ((11, 7), (64, 40), (201, 5))
 """Numbers of context and target points: the first for tracing, all for the comparison."""
 
 

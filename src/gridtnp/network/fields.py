@@ -7,7 +7,7 @@ source resolves, however coarse the grid of the network is. Missing grid points 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -38,6 +38,8 @@ class Raster:
     @classmethod
     def of(cls, field: GriddedField, points: PointSet) -> Raster:
         """From the observations of the source."""
+        assert points.y is not None
+        points = replace(points, x=points.x.double(), y=points.y.double())
         assert points.y is not None
         grid = Grid(tuple(Axis(a.name, 0.0, 1.0, a.size, a.periodic) for a in field.grid.axes))
         used = torch.ones_like(points.x[..., 0]) > 0 if points.mask is None else points.mask
@@ -78,7 +80,8 @@ class Raster:
 
     def at(self, x: Float[Tensor, "batch n dx"]) -> Float[Tensor, "batch n c"]:
         """Bilinear interpolation in space, at the nearest time; zero without any value around."""
-        position, grid = self.position(x), self.grid
+        x, grid = x.double(), self.grid
+        position = self.position(x)
         width = [1 if axis.name == "time" else min(2, axis.size) for axis in grid.axes]
         index, valid = grid.neighbours(position, width)
         apart = grid.offset(grid.points_at(index, x.dtype), position[:, :, None]).abs()
@@ -99,9 +102,9 @@ def sample(
 ) -> Float[Tensor, "batch n c"]:
     """All fields at some points; zero for the fields of the source `skip`."""
     found = [
-        x.new_zeros((*x.shape[:2], len(raster.field.columns)))
+        torch.zeros((*x.shape[:2], len(raster.field.columns)), dtype=torch.float64, device=x.device)
         if raster.field.source == skip
         else raster.at(x)
         for raster in given
     ]
-    return torch.cat([x[..., :0], *found], -1)
+    return torch.cat([x[..., :0].double(), *found], -1)

@@ -2,7 +2,8 @@
 
 The posterior of a Gaussian process given the context has a closed form. `KrigedNetwork` adds it to
 the features of every point, and its network predicts what is left, in units of the posterior's
-standard deviation. Fresh weights correct nothing, so training starts from kriging.
+standard deviation. Fresh weights correct nothing, so training starts from kriging. All of it is in
+double precision, which autocast leaves alone.
 """
 
 from __future__ import annotations
@@ -115,28 +116,25 @@ class KrigedNetwork(NeuralProcess):
         self.register_buffer("log_spread", torch.zeros(len(self.outputs)))
 
     def encode(self, context: Mapping[str, PointSet]) -> Encoding:
-        device = next(iter(context.values())).x.device.type
-        with torch.autocast(device, enabled=False), torch.no_grad():
-            fields = rasters(self.fields, context)
-            sampled = {k: sample(fields, v.x, skip=k) for k, v in context.items()}
-            seen = [
-                None if of is None else self._observed(context[of[0]], of[1], sampled[of[0]])
-                for of in self.outputs
-            ]
-            given = [self._condition(j, found) for j, found in enumerate(seen)]
-            extended = {
-                name: _extended(points, self._at_context(name, points, seen, given), sampled[name])
-                for name, points in context.items()
-            }
+        fields = rasters(self.fields, context)
+        sampled = {k: sample(fields, v.x, skip=k) for k, v in context.items()}
+        seen = [
+            None if of is None else self._observed(context[of[0]], of[1], sampled[of[0]])
+            for of in self.outputs
+        ]
+        given = [self._condition(j, found) for j, found in enumerate(seen)]
+        extended = {
+            name: _extended(points, self._at_context(name, points, seen, given), sampled[name])
+            for name, points in context.items()
+        }
         return Encoding(fields, given, self.network.encode(extended))
 
     def decode(self, encoding: Encoding, target: PointSet) -> Distribution:
-        with torch.autocast(target.x.device.type, enabled=False), torch.no_grad():
-            sampled = sample(encoding.fields, target.x)
-            at = self._inputs(target, sampled)
-            found = [self._predict(j, given, at) for j, given in enumerate(encoding.given)]
-            mean, std = (torch.stack([pair[i] for pair in found], -1) for i in range(2))
-            columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
+        sampled = sample(encoding.fields, target.x)
+        at = self._inputs(target, sampled)
+        found = [self._predict(j, given, at) for j, given in enumerate(encoding.given)]
+        mean, std = (torch.stack([pair[i] for pair in found], -1) for i in range(2))
+        columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
         spread = std * rest.stddev * self.log_spread.exp()
