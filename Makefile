@@ -4,7 +4,7 @@ VENV ?= .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-all test-sanitized lint format bench clean
+.PHONY: demo leaderboard test test-all test-sanitized lint format bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -16,6 +16,10 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(RUN) experiments/demo.py
+
+# DATA is the folder of the data sets that are not in the package.
+leaderboard: $(READY)
+	$(RUN) experiments/leaderboard.py $(if $(DATA),--data $(DATA))
 
 # The shape annotations are checked while testing. torch.compile cannot trace through those checks, so what is
 # marked "compiled" runs in a second go without them.

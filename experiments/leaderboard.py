@@ -25,7 +25,6 @@ import xarray as xr
 import gridtnp as gt
 
 RESULTS, RUNS = Path("experiments/results/leaderboard"), Path("runs/leaderboard")
-SCORES = ("crps", "rmse", "log_likelihood", "coverage_90")
 TIMES = 96
 """Most test times to evaluate at."""
 
@@ -269,7 +268,7 @@ def main() -> None:
         try:
             case = CASES[name](options.data)
         except FileNotFoundError as error:
-            print(f"{name}: left out, {error.filename} is missing")
+            print(f"{name}: left out, {error.filename or error}")
             continue
         for line in run(name, case, options.sizes, options.minutes):
             print(line, flush=True)

@@ -184,7 +184,7 @@ def cells_of(
     return cell, valid if tokens.mask is None else valid & tokens.mask.unsqueeze(-1)
 
 
-class SmoothPseudoTokenGridEncoder(GridEncoder):
+class SmoothPseudoTokenGridEncoder(PseudoTokenGridEncoder):
     """Each pseudo-token attends to the tokens around it and to itself.
 
     The logarithm of a token's weight and a learned function of its offset are added to the logits;
@@ -195,11 +195,7 @@ class SmoothPseudoTokenGridEncoder(GridEncoder):
     def __init__(
         self, grid: Grid, *, dim: int, heads: int, width: Sequence[int], shared: Sequence[str] = ()
     ) -> None:
-        super().__init__()
-        self.grid = grid
-        self.width = grid.per_axis(width, "cells per point")
-        self.pseudo_tokens = PseudoTokens(grid, dim, shared=shared)
-        self.block = AttentionBlock(dim, heads)
+        super().__init__(grid, dim=dim, heads=heads, width=width, shared=shared)
         self.gates = OffsetGates(len(grid.axes), dim)
         self.logits = OffsetLogits(len(grid.axes), heads)
 
