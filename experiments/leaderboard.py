@@ -23,6 +23,7 @@ import pandas as pd
 import xarray as xr
 
 import gridtnp as gt
+from gridtnp.evaluation.baselines import default_baselines
 
 RESULTS, RUNS = Path("experiments/results/leaderboard"), Path("runs/leaderboard")
 TIMES = 96
@@ -197,22 +198,31 @@ def run(name: str, case: Case, sizes: list[Any], minutes: list[float]) -> Iterat
             out, start = RUNS / name / path.stem, time.perf_counter()
             model.fit(train, val, minutes=budget, out=out, resume=out.exists(), quiet=True)
             seconds = time.perf_counter() - start
-            rivals = () if (RESULTS / name / "rivals.json").exists() else _rivals(model, test, case)
-            found = model.evaluate(test, rivals, limit=TIMES)
+            found = model.evaluate(test, _rivals(name, model, test, case), limit=TIMES)
             table: Any = found.to_dataframe()
             record = {"seconds": seconds, "split": found.split} | _origin()
+            _write(path, record | {"scores": _records(table)})
+            others = path.with_name("rivals.json")
+            if not others.exists():
+                rows = _records(table[table["forecast"] != "model"])
+                _write(others, _origin() | {"scores": rows})
             own = table[table["forecast"] == "model"]
-            _write(path, record | {"scores": _records(own)})
-            if rivals:
-                others = table[table["forecast"] != "model"]
-                _write(path.with_name("rivals.json"), _origin() | {"scores": _records(others)})
             yield f"{name} {path.stem}: {', '.join(f'{v:.4g}' for v in own['crps'])} CRPS"
 
 
-def _rivals(model: gt.GriddedTNP, test: gt.Dataset, case: Case) -> tuple[str, ...]:
-    from gridtnp.evaluation.baselines import default_baselines
+def _rivals(name: str, model: gt.GriddedTNP, test: gt.Dataset, case: Case) -> tuple[str, ...]:
+    """All rivals for the first model, the best of them for the others."""
+    path = RESULTS / name / "rivals.json"
+    if not path.exists():
+        return tuple(dict.fromkeys([*default_baselines(model.spec, test), *case.rivals]))
+    scores = json.loads(path.read_text())["scores"]
+    variables = {row["variable"] for row in scores}
+    return tuple({best_rival(scores, variable)["forecast"]: None for variable in variables})
 
-    return tuple(dict.fromkeys([*default_baselines(model.spec, test), *case.rivals]))
+
+def best_rival(scores: list[dict[str, Any]], variable: str) -> dict[str, Any]:
+    rows = [s for s in scores if s["variable"] == variable and s["forecast"] != "model"]
+    return min(rows, key=lambda row: row["crps"])
 
 
 def _records(table: Any) -> list[dict[str, Any]]:
@@ -232,24 +242,23 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 def table() -> str:
     """All results as a Markdown table: the best rival, and every model's skill against it."""
     rows = []
-    for folder in sorted(p for p in RESULTS.iterdir() if p.is_dir()):
-        rivals = json.loads((folder / "rivals.json").read_text())["scores"]
-        for path in sorted(folder.glob("*min.json")):
-            for own in json.loads(path.read_text())["scores"]:
-                same = [r for r in rivals if r["variable"] == own["variable"]]
-                best = min(same, key=lambda r: r["crps"])
-                rows.append(
-                    {
-                        "data": f"{folder.name} {own['variable']}",
-                        "model": path.stem,
-                        "CRPS": f"{own['crps']:.4g}",
-                        "best rival": f"{best['forecast']} {best['crps']:.4g}",
-                        "skill": f"{100 * (1 - own['crps'] / best['crps']):.1f} %",
-                        "RMSE": f"{own['rmse']:.4g} ({best['rmse']:.4g})",
-                        "log-lik.": f"{own['log_likelihood']:.3f} ({best['log_likelihood']:.3f})",
-                        "90 % holds": f"{100 * own['coverage_90']:.0f} %",
-                    }
-                )
+    for path in sorted(RESULTS.glob("*/*min.json")):
+        scores = json.loads(path.read_text())["scores"]
+        for own in (row for row in scores if row["forecast"] == "model"):
+            best = best_rival(scores, own["variable"])
+            skill, low, high = (100 * best[f"crps_skill{end}"] for end in ("", "_low", "_high"))
+            rows.append(
+                {
+                    "data": f"{path.parent.name} {own['variable']}",
+                    "model": path.stem,
+                    "CRPS": f"{own['crps']:.4g}",
+                    "best rival": f"{best['forecast']} {best['crps']:.4g}",
+                    "skill": f"{skill:.1f} % ({low:.1f} to {high:.1f})",
+                    "RMSE": f"{own['rmse']:.4g} ({best['rmse']:.4g})",
+                    "log-lik.": f"{own['log_likelihood']:.3f} ({best['log_likelihood']:.3f})",
+                    "90 % holds": f"{100 * own['coverage_90']:.0f} %",
+                }
+            )
     if not rows:
         return "No results yet."
     head = list(rows[0])

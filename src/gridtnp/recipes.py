@@ -75,10 +75,10 @@ class Recipe:
 
 RECIPES = {
     "quick": Recipe(
-        600, 4, 5e-3, "cosine", optimiser="muon", ema=0.99, validate_every=100, patience=0
+        300, 8, 3e-3, "cosine", optimiser="muon", ema=0.99, validate_every=50, patience=4
     ),
     "default": Recipe(
-        20_000, 16, 2e-3, "cosine", optimiser="muon", ema=0.999, validate_every=500, patience=10
+        20_000, 16, 2e-3, "cosine", optimiser="muon", ema=0.999, validate_every=500, patience=5
     ),
     "gp": Recipe(500_000, validate_every=10_000),
     "stations": Recipe(300_000, validate_every=10_000),

@@ -24,9 +24,10 @@ from gridtnp.config import (
     Values,
 )
 from gridtnp.network import kriging
-from gridtnp.network.gaussian_process import JITTER, GaussianProcess, Inputs
+from gridtnp.network.gaussian_process import JITTER, TOLERATED, GaussianProcess, Inputs
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
+from gridtnp.training.calibration import SPREADS, calibrate_network, calibration_gain
 
 GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
 
@@ -104,7 +105,11 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
             return self.kernel(a[:, self.columns], b[:, self.columns])  # type: ignore[operator]
 
     amplitude, level = (float(p.exp()) for p in (made.amplitude, made.level))
-    local = Part(ConstantKernel(amplitude**2) * Matern(1.0, nu=1.5), slice(0, 5))
+    parts = [
+        ConstantKernel(amplitude**2 * w) * Matern(1.0, nu=nu)
+        for w, nu in zip(made.smoothness.double().softmax(0).tolist(), (0.5, 1.5, 2.5), strict=True)
+    ]
+    local = Part(parts[0] + parts[1] + parts[2], slice(0, 5))
     drift = Part(DotProduct(0.0), slice(5, 7))
 
     def covariance(a: Inputs, b: Inputs) -> np.ndarray:
@@ -117,7 +122,7 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
     cross = covariance(asked, seen)
     expected = trend(asked) + cross @ np.linalg.solve(k, y[0].numpy() - trend(seen))
     spread = covariance(asked, asked) - cross @ np.linalg.solve(k, cross.T)
-    np.testing.assert_allclose(mean[0], expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(mean[0], expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(std[0] ** 2, np.diag(spread) + noise, rtol=1e-5)
 
 
@@ -149,7 +154,7 @@ def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
     before = score()
     made.fit(seen, y, everyone)
     assert score() > before + 10
-    assert 0.02 < made.noise.exp().item() < 0.1
+    assert 0.02 < made.noise.exp().item() < 0.15
     assert made.coefficients[2].item() == pytest.approx(2, abs=0.1)
     assert not any(p.requires_grad for p in made.buffers())
     jitter = JITTER * made.variance(seen).max().clamp_min(1)
@@ -169,7 +174,7 @@ def test_fresh_weights_predict_what_kriging_predicts() -> None:
     assert seen.y is not None
     gp = network._process(0)
     none = seen.x[..., :0]
-    given = gp.condition(
+    given = gp.condition_robustly(
         network._inputs(seen, none), seen.y[..., 1].double(), torch.ones(seen.x.shape[:2]) > 0
     )
     mean, std = gp.predict(given, network._inputs(one.target, one.target.x[..., :0]))
@@ -310,8 +315,79 @@ def test_calibrated_intervals_hold_what_they_say() -> None:
     made, g = network(one), torch.Generator().manual_seed(0)
     noise = 1.3 * made.stddev * torch.randn(made.mean.shape, generator=g)
     wide = replace(one.target, y=made.mean + noise)
-    network.calibrate([Task(one.context, wide)])
+    calibrate_network(network, [Task(one.context, wide)])
     assert network.log_spread.exp().item() == pytest.approx(1.3, rel=0.2)
     torch.testing.assert_close(network(one).mean, made.mean)
-    network.calibrate([task(m=3)])  # too few
+    calibrate_network(network, [task(m=3)])  # too few
     assert network.log_spread.item() == 0
+    assert network.trust.item() == 1
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.9, 1.2, 3.0])
+def test_the_gain_of_calibration_is_that_of_a_scaled_spread(scale: float) -> None:
+    y = scale * torch.randn(500, 2, generator=torch.Generator().manual_seed(0)).double()
+    squares = y.square().mean(0)
+    best = squares.sqrt().clamp(*SPREADS)
+    plain, scaled = (torch.distributions.Normal(0.0, s).log_prob(y) for s in (1.0, best))
+    gain = calibration_gain(squares.tolist())
+    assert gain == pytest.approx((scaled - plain).sum(-1).mean().item())
+    assert gain > 0
+
+
+def test_a_correction_is_trusted_as_far_as_validation_supports_it() -> None:
+    torch.manual_seed(0)
+    network, one = build_model(config()), task(m=200)
+    assert isinstance(network, KrigedNetwork)
+    prior = network(one)
+    for p in network.parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    full = network(one)
+    assert (full.mean - prior.mean).abs().max() > 0.1 * prior.stddev.min()
+    for trust in (0.0, 0.5, 1.0):
+        y = prior.mean.lerp(full.mean, trust)
+        y = y + 1e-3 * torch.randn(y.shape)
+        calibrate_network(network, [Task(one.context, replace(one.target, y=y))])
+        assert network.trust.item() == trust
+    network.trust.fill_(0.0)
+    torch.testing.assert_close(network(one).mean, prior.mean)
+    torch.testing.assert_close(network(one).stddev, prior.stddev * network.log_spread.exp())
+
+
+def test_an_outlier_does_not_move_the_prediction() -> None:
+    torch.manual_seed(1)
+    made, seen, asked = fresh(2.0), inputs(60, 0), inputs(20, 1)
+    k = made.covariance(seen, seen) + 0.01 * torch.eye(60).double()
+    y = (torch.linalg.cholesky(k) @ torch.randn(60, 1).double())[..., 0] + made.mean(seen)
+    everyone = torch.ones(1, 60) > 0
+    clean = made.predict(made.condition(seen, y, everyone), asked)[0]
+    wrong = y.clone()
+    wrong[0, 7] += 50
+    others = everyone.clone()
+    others[0, 7] = False
+    exact = made.predict(made.condition(seen, wrong, everyone), asked)[0]
+    robust = made.predict(made.condition_robustly(seen, wrong, everyone), asked)[0]
+    without = made.predict(made.condition(seen, y, others), asked)[0]
+    assert (exact - clean).abs().max() > 1  # as in ordinary kriging
+    assert (robust - without).abs().max() < 0.05 * (exact - without).abs().max()
+    plausible = made.condition_robustly(seen, y, everyone)
+    error, std = made.leave_one_out(made.condition(seen, y, everyone))
+    assert (error / std).abs().max() < TOLERATED
+    torch.testing.assert_close(plausible.weights, made.condition(seen, y, everyone).weights)
+
+
+def test_hyper_parameters_are_fitted_without_outliers() -> None:
+    torch.manual_seed(0)
+    truth, seen = fresh(0.7), inputs(150, 0)
+    truth.noise.fill_(np.log(0.05))
+    k = truth.covariance(seen, seen) + 0.05**2 * torch.eye(150).double()
+    y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[..., 0]
+    wrong, everyone = y.clone(), torch.ones(1, 150) > 0
+    wrong[0, ::30] += 40 * torch.randn(5).double()
+    clean, robust, misled = fresh(5.0), fresh(5.0), fresh(5.0)
+    clean.fit(seen, y, everyone)
+    robust.fit(seen, wrong, everyone)
+    misled._maximise(seen, wrong, everyone)
+    for made in (clean, robust):
+        assert made.noise.exp().item() < 0.15
+        assert made.amplitude.exp().item() == pytest.approx(0.3, rel=0.3)
+    assert max(misled.noise.exp().item(), misled.amplitude.exp().item()) > 1

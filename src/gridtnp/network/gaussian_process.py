@@ -1,4 +1,8 @@
-"""Gaussian-process regression: the posterior given observations, and maximum likelihood."""
+"""Gaussian-process regression: the posterior given observations, and maximum likelihood.
+
+Both resist outliers. An observation that the others contradict (leave-one-out, in standard
+deviations) counts as noisier in a posterior and is left out of the maximum-likelihood fit.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,14 @@ LARGEST = 8.0
 """Limit of the logarithm of a hyper-parameter."""
 RIDGE = 1e-3
 """Penalty of the coefficients of normalised regressors."""
-SEARCH = 60
+SEARCH = 30
 """Iterations of the maximum-likelihood search."""
+TOLERATED = 4.0
+"""Standardised leave-one-out errors up to this are not outliers."""
+REFITS = 3
+"""Most times that hyper-parameters are fitted again, without outliers."""
+TRIMMED = 5.0
+"""Observations with larger standardised leave-one-out errors are not fitted to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +60,11 @@ class Posterior:
 class GaussianProcess(nn.Module):
     """Linear regression, plus a Gaussian process of what is left in a task, plus noise.
 
-    The process is Matérn 3/2 in space and in the first `distances` regressors and exponential in
-    time. In every task it has a random level and random deviations of the coefficients of the
-    first `drifts` regressors. Hyper-parameters are fitted by maximum likelihood and not trained;
-    positive ones are kept as logarithms. `length` is in the units of places.
+    The covariance is a mixture of Matérn functions (1/2, 3/2, 5/2) of the distance in space and in
+    the first `distances` regressors, and exponential in time. In every task the process has a
+    random level and random deviations of the coefficients of the first `drifts` regressors.
+    Hyper-parameters are fitted by maximum likelihood and not trained; positive ones are kept as
+    logarithms. `length` is in the units of places.
     """
 
     amplitude: Tensor
@@ -63,6 +74,7 @@ class GaussianProcess(nn.Module):
     hours: Tensor
     drift: Tensor
     feature_length: Tensor
+    smoothness: Tensor
     coefficients: Tensor
     constant: Tensor
 
@@ -89,6 +101,7 @@ class GaussianProcess(nn.Module):
         log("hours", hours)
         log("drift", 0.5, drifts)
         log("feature_length", 3.0, distances)
+        self.register_buffer("smoothness", torch.zeros(3))  # logits of the mixture
         self.register_buffer("coefficients", torch.zeros(regressors))
         self.register_buffer("constant", torch.zeros(()))
 
@@ -98,12 +111,19 @@ class GaussianProcess(nn.Module):
 
     def covariance(self, a: Inputs, b: Inputs) -> Float[Tensor, "batch n m"]:
         """Between two sets of points, without noise."""
-        r = math.sqrt(3) * _distance(self._scaled(a), self._scaled(b))
-        local = _exp(self.amplitude).square() * (1 + r) * torch.exp(-r)
+        correlation = self._correlation(_distance(self._scaled(a), self._scaled(b)))
+        local = _exp(self.amplitude).square() * correlation
         if self.timed and a.time is not None and b.time is not None:
             apart = (a.time[:, :, None] - b.time[:, None]).abs()
             local = local * torch.exp(-apart / _exp(self.hours))
         return local + _exp(self.level).square() + self._drifts(a) @ self._drifts(b).mT
+
+    def _correlation(self, r: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n m"]:
+        """The mixture of Matérn functions of a distance in length scales."""
+        half, three, five = self.smoothness.double().softmax(0)
+        r3, r5 = math.sqrt(3) * r, math.sqrt(5) * r
+        smooth = three * (1 + r3) * torch.exp(-r3)
+        return half * torch.exp(-r) + smooth + five * (1 + r5 + r5.square() / 3) * torch.exp(-r5)
 
     def variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
         """Prior variance, without noise."""
@@ -118,18 +138,36 @@ class GaussianProcess(nn.Module):
         return a.regressors[..., : len(self.drift)] * _exp(self.drift)
 
     def condition(
-        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+        self,
+        inputs: Inputs,
+        y: Float[Tensor, "batch n"],
+        mask: Bool[Tensor, "batch n"],
+        excess: Float[Tensor, "batch n"] | float = 0.0,
     ) -> Posterior:
-        """The posterior given the observations where `mask` is true."""
+        """The posterior given the observations where `mask` is true.
+
+        `excess` is variance of their noise beyond that of all.
+        """
         used = mask.to(y.dtype)
         residual = (y - self.mean(inputs)) * used
         k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
         one = used.new_ones((len(used), 1))
         jitter = JITTER * torch.cat([self.variance(inputs), one], 1).amax(1, keepdim=True)
-        diagonal = used * _exp(self.noise).square() + (1 - used) + jitter
+        diagonal = used * (_exp(self.noise).square() + excess) + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
         return Posterior(inputs, residual, mask, factor, weights)
+
+    def condition_robustly(
+        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+    ) -> Posterior:
+        """The same, but outliers get as much more noise as makes them plausible."""
+        given = self.condition(inputs, y, mask)
+        error, std = self.leave_one_out(given)
+        excess = ((error / TOLERATED).square() - std.square()).clamp_min(0)
+        if not torch.compiler.is_compiling() and not excess.any():
+            return given
+        return self.condition(inputs, y, mask, excess)
 
     def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of new observations, noise included: (batch, m) each.
@@ -162,7 +200,20 @@ class GaussianProcess(nn.Module):
     def fit(
         self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> None:
-        """Maximise the marginal likelihood (empirical Bayes), as kriging does."""
+        """Maximise the marginal likelihood (empirical Bayes) as kriging does, without outliers."""
+        start = [p.clone() for p in self.buffers()]
+        self._maximise(inputs, y, mask)
+        for _ in range(REFITS):
+            error, std = self.leave_one_out(self.condition(inputs, y, mask))
+            plausible = mask & (error.abs() <= TRIMMED * std)
+            if torch.equal(plausible, mask):
+                return
+            mask = plausible
+            for p, value in zip(self.buffers(), start, strict=True):  # outliers misled the search
+                p.copy_(value)
+            self._maximise(inputs, y, mask)
+
+    def _maximise(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
         self._regress(inputs, y, mask)
         parameters = list(self.buffers())
         start = [p.clone() for p in parameters]

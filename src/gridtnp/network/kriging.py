@@ -26,16 +26,10 @@ from gridtnp.task import PointSet, Task
 
 EXACT = 256
 """Larger contexts are not factorised as a whole: each target uses its nearest observations."""
-NEAREST = 16
+NEAREST = 24
 """Nearest observations per target in large contexts."""
 FITTED = 200
 """Observations of a task that hyper-parameters are fitted to."""
-CALIBRATED = 100
-"""Fewest targets to calibrate on."""
-SPREADS = (0.8, 1.5)
-"""Limits of the factor that calibrates standard deviations."""
-WITHIN_90 = 1.6448536
-"""Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
 ENTRIES = 2**23
 """Entries of a covariance matrix that are held at once."""
 PIECE = 4096
@@ -82,6 +76,8 @@ class KrigedNetwork(NeuralProcess):
 
     `outputs` holds the context set and the column where each output is observed, if any; `features`
     are the columns of features that the mean is linear in, of which the first `drifts` are a drift.
+    `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
+    both are chosen on validation tasks.
     """
 
     def __init__(
@@ -112,6 +108,8 @@ class KrigedNetwork(NeuralProcess):
             )
             for _ in self.outputs
         )
+        self.trust: Tensor
+        self.register_buffer("trust", torch.ones(len(self.outputs)))
         self.log_spread: Tensor
         self.register_buffer("log_spread", torch.zeros(len(self.outputs)))
 
@@ -137,26 +135,8 @@ class KrigedNetwork(NeuralProcess):
         columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
-        spread = std * rest.stddev * self.log_spread.exp()
-        return Normal(mean + std * rest.mean, spread, validate_args=False)
-
-    @torch.no_grad()
-    def calibrate(self, tasks: Sequence[Task]) -> None:
-        """Scale the standard deviations so that 90 % intervals hold 90 % of these targets.
-
-        A network knows the places that it was trained on, and is too sure of others.
-        """
-        self.log_spread.zero_()
-        errors = []
-        for task in tasks:
-            made, y = self(task), task.target.y
-            assert y is not None
-            z = ((y - made.mean) / made.stddev).abs()
-            errors.append(z.flatten(0, 1) if task.target.mask is None else z[task.target.mask])
-        z = torch.cat(errors)
-        if len(z) >= CALIBRATED:
-            factor = z.double().quantile(0.9, dim=0) / WITHIN_90
-            self.log_spread.copy_(factor.clamp(*SPREADS).log())
+        spread = std * rest.stddev.pow(self.trust) * self.log_spread.exp()
+        return Normal(mean + std * rest.mean * self.trust, spread, validate_args=False)
 
     @torch.no_grad()
     def fit_prior(self, tasks: Sequence[Task]) -> None:
@@ -203,7 +183,7 @@ class KrigedNetwork(NeuralProcess):
     def _condition(self, j: int, seen: Observations | None) -> Posterior | Observations | None:
         if seen is None or (not torch.compiler.is_compiling() and seen.y.shape[1] > EXACT):
             return seen
-        return self._process(j).condition(seen.inputs, seen.y, seen.mask)
+        return self._process(j).condition_robustly(seen.inputs, seen.y, seen.mask)
 
     def _at_context(
         self,
@@ -252,7 +232,7 @@ class KrigedNetwork(NeuralProcess):
             for i in range(0, max(len(index), 1), PIECE):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
-                near = process.condition(given.inputs[b, some], y, torch.ones_like(y) > 0)
+                near = process.condition_robustly(given.inputs[b, some], y, torch.ones_like(y) > 0)
                 mean, std = process.predict(near, at[b, i : i + PIECE, None])
                 means.append(mean[:, 0])
                 stds.append(std[:, 0])

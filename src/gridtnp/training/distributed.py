@@ -103,7 +103,8 @@ def match_layout(value: Tensor, reference: Tensor) -> Tensor:
 class SummedLoss(nn.Module):
     """The module that is distributed: a network's negative log-likelihood, summed over targets.
 
-    The sum, unlike the mean, can be split over processes with different numbers of targets.
+    The sum, unlike the mean, can be split over processes with different numbers of targets. In
+    evaluation mode it is followed by the sum of squared standardised errors of every output.
     """
 
     def __init__(self, network: NeuralProcess, precision: str = "float32") -> None:
@@ -111,17 +112,22 @@ class SummedLoss(nn.Module):
         self.network = network
         self.low_precision = precision == "bfloat16"
 
-    def forward(self, task: Task) -> Float[Tensor, ""]:
+    def forward(self, task: Task) -> Float[Tensor, "*sums"]:
         if task.target.y is None:
             raise ValueError("The targets have no outputs y, which the loss needs.")
         device = task.target.x.device.type
         if self.low_precision and device == "cpu":
             require_bfloat16()
         with torch.autocast(device, torch.bfloat16, enabled=self.low_precision):
-            log_density = self.network(task).log_prob(task.target.y).sum(-1)
-        if task.target.mask is not None:
-            log_density = log_density * task.target.mask
-        return -log_density.sum()
+            forecast = self.network(task)
+            log_density = forecast.log_prob(task.target.y).sum(-1)
+        used = 1.0 if task.target.mask is None else task.target.mask
+        loss = -(log_density * used).sum()
+        if self.training:
+            return loss
+        squares = ((task.target.y - forecast.mean) / forecast.stddev).square()
+        mask = 1.0 if task.target.mask is None else task.target.mask[..., None]
+        return torch.cat([loss[None], (squares * mask).sum((0, 1))])
 
 
 def share(task: Task, number: int, of: int) -> Task:

@@ -33,10 +33,10 @@ from gridtnp.tasks.augmentation import shifted
 from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Selection
+from gridtnp.training.calibration import calibrate, fit_prior
 from gridtnp.training.distributed import in_main_process, make_accelerator
 from gridtnp.training.estimates import cpu_threads, estimate
 from gridtnp.training.loop import Progress, train
-from gridtnp.training.priors import calibrate, fit_prior
 from gridtnp.training.progress import Display
 from gridtnp.training.resuming import recipe_of_run, require_same, run_config
 from gridtnp.training.run_folder import RunFolder
@@ -125,7 +125,7 @@ def fit(
                 cpu_threads(recipe.threads),
                 Display(recipe.steps, minutes=recipe.minutes, quiet=quiet or not main) as display,
             ):
-                train(
+                progress = train(
                     model.network,
                     tasks,
                     recipe,
@@ -147,13 +147,25 @@ def fit(
         finally:
             for tracker in accelerator.trackers:
                 tracker.finish()
-        calibrate(model, validation)
+        notes = [early_end(progress, recipe), calibrate(model, validation)]
+        if main and not quiet:
+            for note in filter(None, notes):
+                print(note)
         # other machines have other threads
         fitted = replace(model, recipe=replace(recipe, threads=None))
         if run is not None and main:
             save(fitted, run.model)
         accelerator.wait_for_everyone()
     return fitted
+
+
+def early_end(progress: Progress, recipe: Recipe) -> str:
+    """Says that training ended before its steps or its time were over, if it did."""
+    if recipe.minutes is None:
+        early = progress.step < recipe.steps
+    else:
+        early = progress.seconds < 54 * recipe.minutes  # validation may end it a little early
+    return f"stopped at step {progress.step:,}: validation no longer improves" if early else ""
 
 
 def _task_maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:

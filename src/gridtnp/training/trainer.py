@@ -19,9 +19,11 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from gridtnp.files import DamagedFile
+from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
 from gridtnp.task import Task
+from gridtnp.training.calibration import calibration_gain
 from gridtnp.training.checkpoints import (
     CheckpointFiles,
     State,
@@ -120,12 +122,17 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self, tasks: Sequence[Task]) -> float:
-        """Mean log-likelihood per target, with the moving average of the weights if any."""
+        """Mean log-likelihood per target, with the moving average of the weights if any.
+
+        If the spread will be calibrated, it is the log-likelihood after that: weights with a better
+        mean are often too sure at new places.
+        """
         latest = {k: p.detach().clone() for k, p in self.trained.named_parameters()}
         self._set(self.average)
         self.loss.eval()
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        total, targets = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        sums = 1 + self.trained.signature.dim_y
+        total, targets = torch.zeros(sums, dtype=torch.float64, device=self.device), 0
         for task in tasks:
             pieces = min(world, task.target.batch)
             # with fewer tasks than processes, the others repeat one: collectives need every process
@@ -135,7 +142,8 @@ class Trainer:
             targets += targets_of(task)
         self.loss.train()
         self._set(latest if self.average else {})
-        return -self.sum_over_processes(total) / max(1, targets)
+        loss, *squares = (self._reduced(total) / max(1, targets)).tolist()
+        return -loss + (calibration_gain(squares) if isinstance(self.trained, KrigedNetwork) else 0)
 
     def record_score(self, score: float) -> None:
         """Keep the weights if they are the best so far; stop early if the patience is exhausted."""
@@ -234,9 +242,12 @@ class Trainer:
         return bool(total[0] > 0), total[1].item()
 
     def sum_over_processes(self, value: Tensor) -> float:
+        return self._reduced(value).item()
+
+    def _reduced(self, value: Tensor) -> Tensor:
         total = self.accelerator.reduce(value)
         assert isinstance(total, Tensor)
-        return total.item()
+        return total
 
     def _weights_to_keep(self) -> dict[str, Tensor]:
         """A copy of the weights to predict with."""

@@ -1,0 +1,109 @@
+"""Fitting what the network corrects, and calibrating the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from gridtnp.contents import ModelContents
+from gridtnp.network.kriging import KrigedNetwork
+from gridtnp.task import Task
+from gridtnp.tasks.sampling import Sampler
+
+TASKS = 16
+"""Training tasks that hyper-parameters are fitted to."""
+CALIBRATED = 100
+"""Fewest targets to calibrate on."""
+TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Candidates for how much of the network's correction is kept."""
+SPREADS = (0.8, 1.5)
+"""Limits of the factor that calibrates standard deviations."""
+WITHIN_90 = 1.6448536
+"""Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
+
+
+def fit_prior(model: ModelContents, sampler: Sampler) -> None:
+    """Fit the prior of a network, if it has one, to training tasks."""
+    if isinstance(model.network, KrigedNetwork):
+        model.network.fit_prior([sampler.draw(i) for i in range(-(-TASKS // sampler.batch))])
+
+
+def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:
+    """Calibrate a network with a prior on validation tasks; returns what was chosen."""
+    network = model.network
+    if not isinstance(network, KrigedNetwork) or not validation:
+        return ""
+    with model.inference():
+        calibrate_network(network, [task.to(model.device) for task in validation])
+    chosen = [
+        f"{name}: {trust:.0%} of the network's correction, spread × {spread:.2f}"
+        for name, trust, spread in zip(
+            model.spec.target,
+            network.trust.tolist(),
+            network.log_spread.exp().tolist(),
+            strict=True,
+        )
+    ]
+    return f"chosen on the validation part: {'; '.join(chosen)}"
+
+
+@torch.no_grad()
+def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
+    """Choose how far to trust the network, and the spread with which 90 % intervals hold 90 %.
+
+    A network knows the places that it was trained on and is too sure of others. The choice has the
+    lowest CRPS on these tasks, where a trust of 0 is the prior alone.
+    """
+    network.log_spread.zero_()
+    network.trust.fill_(0.0)
+    y, prior = _predict(network, tasks)
+    network.trust.fill_(1.0)
+    if len(y) < CALIBRATED:
+        return
+    _, full = _predict(network, tasks)
+    best = torch.full_like(network.trust, math.inf, dtype=torch.float64)
+    for trust in TRUSTS:
+        mean = prior.mean.lerp(full.mean, trust)
+        std = prior.stddev.log().lerp(full.stddev.log(), trust).exp()
+        factor = ((y - mean) / std).abs().quantile(0.9, dim=0).div(WITHIN_90).clamp(*SPREADS)
+        score = crps(Normal(mean, std * factor), y).mean(0)
+        better = score < best
+        best = torch.where(better, score, best)
+        network.trust.masked_fill_(better, trust)
+        network.log_spread.copy_(torch.where(better, factor.log(), network.log_spread.double()))
+
+
+def calibration_gain(squares: Sequence[float]) -> float:
+    """What scaling the standard deviations adds to the mean log-likelihood per target.
+
+    `squares` are the mean squared standardised errors of every output.
+    """
+    gain = 0.0
+    for z in squares:
+        factor = min(max(math.sqrt(z), SPREADS[0]), SPREADS[1])
+        gain += 0.5 * z * (1 - factor**-2) - math.log(factor)
+    return gain
+
+
+def crps(forecast: Normal, y: Tensor) -> Tensor:
+    """Continuous ranked probability score."""
+    z = (y - forecast.mean) / forecast.stddev
+    normal = Normal(torch.zeros_like(z), torch.ones_like(z))
+    inner = z * (2 * normal.cdf(z) - 1) + 2 * normal.log_prob(z).exp() - 1 / math.sqrt(math.pi)
+    return forecast.stddev * inner
+
+
+def _predict(network: KrigedNetwork, tasks: Sequence[Task]) -> tuple[Tensor, Normal]:
+    """Observations of all targets and their forecast, (n, dy) each, in double precision."""
+    found = []
+    for task in tasks:
+        made, y, mask = network(task), task.target.y, task.target.mask
+        assert y is not None
+        used = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if mask is None else mask
+        found.append([v[used].double() for v in (y, made.mean, made.stddev)])
+    y, mean, std = (torch.cat(columns) for columns in zip(*found, strict=True))
+    return y, Normal(mean, std)
