@@ -118,7 +118,7 @@ def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     before = json.loads(path.read_text())["results"] if path.exists() else {}
     merged = before | {key: {**row, "commit": commit()} for key, row in results.items()}
     record = {
-        "made_by": "python benchmarks/run.py",
+        "made_by": f"python benchmarks/{Path(sys.argv[0]).name}",
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}",
         "results": dict(sorted(merged.items())),

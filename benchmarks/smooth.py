@@ -2,7 +2,8 @@
 
     python benchmarks/smooth.py [--repeats 40]
 
-Models have the sizes of `GriddedTNP.for_data`; times are in ms, ratios are those of medians.
+Models have the sizes of `GriddedTNP.for_data`; times are in ms, ratios are those of medians. The
+results are merged into `benchmarks/results/smooth.json`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 
 import torch
 from cases import training_step
+from run import write
 
 import gridtnp as gt
 from gridtnp.config import (
@@ -101,6 +103,11 @@ def main() -> None:
         with torch.no_grad():
             forward = in_turns([partial(m, task) for m in models], arguments.repeats)
         step = in_turns([training_step(m, task) for m in models], arguments.repeats)
+        times = zip(("forward", "step"), (forward, step), strict=True)
+        write(
+            "smooth.json",
+            {name: {what: {"ms": t, "ratio": t[1] / t[0]} for what, t in times}},
+        )
         line = f"{name:<26}"
         for hard, smooth in (forward, step):
             line += f"{hard:>10.2f}{smooth:>10.2f}{smooth / hard:>8.2f}"

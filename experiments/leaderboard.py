@@ -26,6 +26,8 @@ import gridtnp as gt
 from gridtnp.evaluation.baselines import default_baselines
 
 RESULTS, RUNS = Path("experiments/results/leaderboard"), Path("runs/leaderboard")
+PAGE = Path("docs/leaderboard.md")
+"""Ends with the table of all results."""
 TIMES = 96
 """Most test times to evaluate at."""
 
@@ -260,7 +262,7 @@ def table() -> str:
                 }
             )
     if not rows:
-        return "No results yet."
+        return ""
     head = list(rows[0])
     lines = [head, ["---"] * len(head), *([row[k] for k in head] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -281,9 +283,9 @@ def main() -> None:
             continue
         for line in run(name, case, options.sizes, options.minutes):
             print(line, flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
     text = table()
-    (RESULTS / "table.md").write_text(text + "\n", encoding="utf-8")
+    before = PAGE.read_text(encoding="utf-8").partition("| data | model |")[0]
+    PAGE.write_text(before + text + "\n", encoding="utf-8")
     print(text)
 
 

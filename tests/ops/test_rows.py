@@ -1,7 +1,9 @@
 """Row by row: every back-end against the formula, forward and backward, for any list of steps."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -454,20 +456,41 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
         torch.testing.assert_close(*results)
         return ran[-2]
 
-    assert chosen(native_rows.MANY, *several) == "native"
-    assert chosen(native_rows.MANY - 1, *several) == "plain"
-    assert chosen(native_rows.MANY, one, Relu()) == "plain"
+    many, more = native_rows.MANY, native_rows.MORE
+    block = (Keep(), *several, AddKept())
+    assert chosen(many, *block) == "native"
+    assert chosen(many - 1, *block) == "plain"
+    assert chosen(more, *several) == "native"
+    assert chosen(more - 1, *several) == "plain"
+    assert chosen(more, one, Relu()) == "plain"
     with ops.backends("native"):
         assert chosen(3, one) == "native"
     ops.rowwise(torch.randn(3, 4), one, backend="native")
     assert ran[-1] == "native"
     monkeypatch.setattr("gridtnp.ops.rows.LARGE", 0)
-    assert chosen(native_rows.MANY, one, Relu()) == "native"  # else activations are recomputed
+    assert chosen(more, one, Relu()) == "native"  # else activations are recomputed
     for width, name in ((native_rows.WIDE, "native"), (native_rows.WIDE + 1, "recomputed")):
         wide = Linear(torch.randn(4, width) / width**0.5)
-        assert chosen(native_rows.MANY, wide, width=width) == name
+        assert chosen(more, wide, width=width) == name
     with torch.no_grad():
-        assert chosen(native_rows.MANY, one, Relu()) == "plain"
+        assert chosen(more, one, Relu()) == "plain"
+
+
+def test_measurements_support_the_rule() -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "sizes.json"
+    fewest = {"update": native_rows.MANY, "tokens": native_rows.MORE}
+    supported = 0
+    for width, row in json.loads(path.read_text(encoding="utf-8"))["results"].items():
+        for key, ratios in row.items():
+            chain, _, rows = key.partition("/")
+            if chain in fewest and int(rows) >= fewest[chain]:
+                assert min(ratios.values()) >= 1, (width, key)
+                supported += 1
+            elif chain == "projection" and int(rows) >= native_rows.MORE:
+                assert (ratios["training"] >= 1) == (int(width) <= native_rows.WIDE), (width, key)
+                assert ratios["inference"] < 1, (width, key)
+                supported += 1
+    assert supported == 16
 
 
 def test_sizes_may_be_symbols_while_a_graph_is_traced() -> None:

@@ -25,8 +25,8 @@ from gridtnp.ops.rows import (
     why_not_recomputed,
 )
 
-MANY = 4096
-"""Rows from which on C is faster than PyTorch."""
+MANY, MORE = 4096, 16384
+"""Rows from which on C is faster than PyTorch: in blocks of transformers, and in other chains."""
 WIDE = 128
 """Width up to which C computes a single product faster than PyTorch recomputes it."""
 
@@ -48,12 +48,12 @@ def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
     """The reason why PyTorch is faster with these arguments, by `benchmarks/results/sizes.json`.
 
     With widths from 32 to 256, on one thread, C was 1.0 to 3.0 times as fast from 4096 rows on in
-    blocks of transformers, and in perceptrons 0.7 to 1.2 times with 4096 rows and 1.1 to 1.7 times
-    with 16384; with 256 rows it was slower. A single product was slower in C, except in training
-    where PyTorch would recompute it: there C was 1.0 to 2.8 times as fast up to a width of 128, and
-    slower with 256.
+    blocks of transformers and 1.1 to 1.7 times from 16384 rows on in perceptrons; with fewer it was
+    not always. A single product was slower in C, except in training where PyTorch would recompute
+    it: there C was 1.2 to 2.8 times as fast with 16384 rows and widths up to 128.
     """
-    if x.shape[:-1].numel() < MANY:
+    block = any(isinstance(step, AddKept) for step in steps)
+    if x.shape[:-1].numel() < (MANY if block else MORE):
         return "there are few rows"
     maps = sum(isinstance(step, Linear) for step in steps)
     if maps == 1 and (x.shape[-1] > WIDE or why_not_recomputed(x, steps) is not None):
