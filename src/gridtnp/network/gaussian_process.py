@@ -1,7 +1,8 @@
 """Gaussian-process regression: the posterior given observations, and maximum likelihood.
 
 Both resist outliers. An observation that the others contradict (leave-one-out, in standard
-deviations) counts as noisier in a posterior and is left out of the maximum-likelihood fit.
+deviations) counts as noisier in a posterior and is left out of the maximum-likelihood fit, if that
+predicts better.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ RIDGE = 1e-3
 """Penalty of the coefficients of normalised regressors."""
 SEARCH = 30
 """Iterations of the maximum-likelihood search."""
-TOLERATED = 4.0
-"""Standardised leave-one-out errors up to this are not outliers."""
+TOLERATED, LENIENT = 4.0, 8.0
+"""Standardised leave-one-out errors up to this are not outliers; the second, where few are."""
 REFITS = 3
 """Most times that hyper-parameters are fitted again, without outliers."""
 TRIMMED = 5.0
 """Observations with larger standardised leave-one-out errors are not fitted to."""
+GAIN = 0.01
+"""Fraction of the cross-validated CRPS that leaving outliers out must save."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +49,14 @@ class Inputs:
 class Posterior:
     """A Gaussian process given observations.
 
-    `residual` is y minus the mean, `factor` the Cholesky factor of K + σ²I, and `weights`
-    (K + σ²I)⁻¹ times the residual.
+    `residual` is y minus the mean, `excess` the variance of outliers beyond the noise σ² of all,
+    `factor` the Cholesky factor of K + σ²I, and `weights` (K + σ²I)⁻¹ times the residual.
     """
 
     inputs: Inputs
     residual: Float[Tensor, "batch n"]
     mask: Bool[Tensor, "batch n"]
+    excess: Float[Tensor, "batch n"]
     factor: Float[Tensor, "batch n n"]
     weights: Float[Tensor, "batch n"]
 
@@ -75,6 +79,7 @@ class GaussianProcess(nn.Module):
     drift: Tensor
     feature_length: Tensor
     smoothness: Tensor
+    tolerance: Tensor
     coefficients: Tensor
     constant: Tensor
 
@@ -102,6 +107,7 @@ class GaussianProcess(nn.Module):
         log("drift", 0.5, drifts)
         log("feature_length", 3.0, distances)
         self.register_buffer("smoothness", torch.zeros(3))  # logits of the mixture
+        self.register_buffer("tolerance", torch.tensor(LENIENT))
         self.register_buffer("coefficients", torch.zeros(regressors))
         self.register_buffer("constant", torch.zeros(()))
 
@@ -142,12 +148,13 @@ class GaussianProcess(nn.Module):
         inputs: Inputs,
         y: Float[Tensor, "batch n"],
         mask: Bool[Tensor, "batch n"],
-        excess: Float[Tensor, "batch n"] | float = 0.0,
+        excess: Float[Tensor, "batch n"] | None = None,
     ) -> Posterior:
         """The posterior given the observations where `mask` is true.
 
-        `excess` is variance of their noise beyond that of all.
+        `excess` is the variance of outliers beyond the noise of all.
         """
+        excess = torch.zeros_like(y) if excess is None else excess
         used = mask.to(y.dtype)
         residual = (y - self.mean(inputs)) * used
         k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
@@ -156,7 +163,7 @@ class GaussianProcess(nn.Module):
         diagonal = used * (_exp(self.noise).square() + excess) + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
-        return Posterior(inputs, residual, mask, factor, weights)
+        return Posterior(inputs, residual, mask, excess, factor, weights)
 
     def condition_robustly(
         self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
@@ -164,7 +171,7 @@ class GaussianProcess(nn.Module):
         """The same, but outliers get as much more noise as makes them plausible."""
         given = self.condition(inputs, y, mask)
         error, std = self.leave_one_out(given)
-        excess = ((error / TOLERATED).square() - std.square()).clamp_min(0)
+        excess = ((error / self.tolerance.double()).square() - std.square()).clamp_min(0)
         if not torch.compiler.is_compiling() and not excess.any():
             return given
         return self.condition(inputs, y, mask, excess)
@@ -200,22 +207,43 @@ class GaussianProcess(nn.Module):
     def fit(
         self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> None:
-        """Maximise the marginal likelihood (empirical Bayes) as kriging does, without outliers."""
-        start = [p.clone() for p in self.buffers()]
+        """Maximise the marginal likelihood (empirical Bayes), as kriging does.
+
+        If there are outliers, also without them, which is kept if it predicts every observation
+        better from all others.
+        """
+        start, everything = self._values(), mask
         self._maximise(inputs, y, mask)
+        ordinary, score = self._values(), self._cross_validated(inputs, y, everything)
         for _ in range(REFITS):
             error, std = self.leave_one_out(self.condition(inputs, y, mask))
             plausible = mask & (error.abs() <= TRIMMED * std)
             if torch.equal(plausible, mask):
-                return
+                break
             mask = plausible
-            for p, value in zip(self.buffers(), start, strict=True):  # outliers misled the search
-                p.copy_(value)
+            self._restore(start)  # outliers misled the search
             self._maximise(inputs, y, mask)
+        self.tolerance.fill_(TOLERATED)
+        if not self._cross_validated(inputs, y, everything) < (1 - GAIN) * score:
+            self._restore(ordinary)
+
+    def _values(self) -> list[Tensor]:
+        return [p.clone() for p in self.buffers()]
+
+    def _restore(self, values: list[Tensor]) -> None:
+        for p, value in zip(self.buffers(), values, strict=True):
+            p.copy_(value)
+
+    def _cross_validated(self, inputs: Inputs, y: Tensor, mask: Tensor) -> float:
+        """Mean CRPS of predicting every observation from all others."""
+        given = self.condition_robustly(inputs, y, mask)
+        error, std = self.leave_one_out(given)
+        std = (std.square() - given.excess).clamp_min(JITTER).sqrt()  # no target is an outlier
+        return crps(error, std)[mask].mean().item()
 
     def _maximise(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
         self._regress(inputs, y, mask)
-        parameters = list(self.buffers())
+        parameters = [p for p in self.buffers() if p is not self.tolerance]
         start = [p.clone() for p in parameters]
         search = torch.optim.LBFGS(parameters, max_iter=SEARCH, line_search_fn="strong_wolfe")
 
@@ -246,6 +274,13 @@ class GaussianProcess(nn.Module):
         found = torch.linalg.solve(x.mT @ x + ridge, x.mT @ target)
         self.coefficients.copy_(found[:-1])
         self.constant.copy_(found[-1])
+
+
+def crps(error: Tensor, std: Tensor) -> Tensor:
+    """Continuous ranked probability score of normal forecasts that are off by `error`."""
+    z = error / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    return std * (z * torch.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))
 
 
 def _exp(log: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from gridtnp.contents import ModelContents
+from gridtnp.network.gaussian_process import crps
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import Sampler
@@ -70,7 +71,7 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
         mean = prior.mean.lerp(full.mean, trust)
         std = prior.stddev.log().lerp(full.stddev.log(), trust).exp()
         factor = ((y - mean) / std).abs().quantile(0.9, dim=0).div(WITHIN_90).clamp(*SPREADS)
-        score = crps(Normal(mean, std * factor), y).mean(0)
+        score = crps(y - mean, std * factor).mean(0)
         better = score < best
         best = torch.where(better, score, best)
         network.trust.masked_fill_(better, trust)
@@ -87,14 +88,6 @@ def calibration_gain(squares: Sequence[float]) -> float:
         factor = min(max(math.sqrt(z), SPREADS[0]), SPREADS[1])
         gain += 0.5 * z * (1 - factor**-2) - math.log(factor)
     return gain
-
-
-def crps(forecast: Normal, y: Tensor) -> Tensor:
-    """Continuous ranked probability score."""
-    z = (y - forecast.mean) / forecast.stddev
-    normal = Normal(torch.zeros_like(z), torch.ones_like(z))
-    inner = z * (2 * normal.cdf(z) - 1) + 2 * normal.log_prob(z).exp() - 1 / math.sqrt(math.pi)
-    return forecast.stddev * inner
 
 
 def _predict(network: KrigedNetwork, tasks: Sequence[Task]) -> tuple[Tensor, Normal]:
