@@ -32,6 +32,7 @@ def test_the_page_has_the_table_of_the_results(leaderboard: ModuleType) -> None:
     assert page.endswith(f"\n{leaderboard.table()}\n")
 
 
+@pytest.mark.slow
 def test_it_trains_scores_and_continues(
     leaderboard: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
