@@ -12,6 +12,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ HEAVY = 24
 """Fewer points for presets that sum over the whole grid for each of them."""
 
 
-def preset_numbers(name: str) -> dict[str, Any]:
+def preset_numbers(name: str, *, double: bool = False) -> dict[str, Any]:
     """Prediction, loss and gradients of one preset on random observations."""
     config = gt.preset(name)
     torch.manual_seed(1)
@@ -37,6 +38,9 @@ def preset_numbers(name: str) -> dict[str, Any]:
     n, m = (HEAVY, HEAVY) if few else (CONTEXT, TARGETS)
     context = {s: _points(config, n, d, generator) for s, d in config.sources.items()}
     task = gt.Task(context, _points(config, m, config.dim_y, generator))
+    if double:
+        network = network.double()
+        task = gt.Task({s: _double(p) for s, p in task.context.items()}, _double(task.target))
     prediction = network(task)
     loss = network.loss(task)
     loss.backward()
@@ -62,6 +66,11 @@ def _points(config: gt.ModelConfig, n: int, dim_y: int, generator: torch.Generat
     if config.features:
         features = 4e5 + 100 * torch.rand(1, n, len(config.features), generator=generator).double()
     return gt.PointSet(x, y, None, features)
+
+
+def _double(points: gt.PointSet) -> gt.PointSet:
+    assert points.y is not None
+    return replace(points, x=points.x.double(), y=points.y.double())
 
 
 def fit_numbers() -> dict[str, Any]:

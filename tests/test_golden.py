@@ -25,11 +25,12 @@ def test_every_preset_has_golden_numbers() -> None:
     "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in gt.PRESETS]
 )
 def test_presets_compute_the_golden_numbers(name: str) -> None:
-    found = preset_numbers(name)
-    for what, value in EXPECTED[name].items():
-        # a ReLU so close to its kink that rounding decides changes the gradient of one target
-        allowed = 5e-3 if what == "gradient" else 1e-4
-        assert found[what] == pytest.approx(value, rel=allowed, abs=1e-5), what
+    found, expected = preset_numbers(name), EXPECTED[name]
+    if found["gradient"] != pytest.approx(expected["gradient"], rel=1e-4, abs=1e-5):
+        # where rounding decides on which side of its kink a ReLU is, double precision decides
+        found["gradient"] = preset_numbers(name, double=True)["gradient"]
+    for what, value in expected.items():
+        assert found[what] == pytest.approx(value, rel=1e-4, abs=1e-5), what
 
 
 def test_twenty_steps_of_fit_compute_the_golden_numbers() -> None:
