@@ -53,17 +53,24 @@ def test_without_observations_it_is_the_prior() -> None:
     np.testing.assert_allclose(std, 3 * np.sqrt(1.3**2 + 2.0**2 + 0.4**2))
 
 
-def world(drift: float = 0.0, times: int = 12, noise: float = 0.3) -> Dataset:
-    """Samples of a Gaussian process with a length of 150 km, on a level of their own every day."""
+def world(
+    drift: float = 0.0, times: int = 12, noise: float = 0.3, persistence: float = 0.0
+) -> Dataset:
+    """Samples of a Gaussian process with a length of 150 km, on a level of their own every day.
+
+    `persistence` is the correlation of the process with that of the day before.
+    """
     rng = np.random.default_rng(1)
     lat, lon = rng.uniform(45, 52, 120), rng.uniform(0, 10, 120)
     height = rng.uniform(0, 3000, 120)
     places = Points(lat, lon, None, np.arange(120), np.zeros((120, 0))).kilometres(None)
     distance = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1)) * np.sqrt(3) / 150
     root = np.linalg.cholesky((1 + distance) * np.exp(-distance) + 1e-9 * np.eye(120))
-    rows = []
+    rows, field = [], np.zeros(120)
     for day in pd.date_range("2000-01-01", periods=times, freq="1D"):
-        value = 5 * rng.normal() + root @ rng.normal(size=120) + noise * rng.normal(size=120)
+        level, news = 5 * rng.normal(), root @ rng.normal(size=120)
+        field = persistence * field + np.sqrt(1 - persistence**2) * news
+        value = level + field + noise * rng.normal(size=120)
         table = {"time": day, "lat": lat, "lon": lon, "elevation": height}
         table |= {"station": [f"S{i}" for i in range(120)], "t": value + drift * height / 1000}
         rows.append(pd.DataFrame(table))
@@ -102,9 +109,11 @@ def test_a_drift_with_elevation_is_used() -> None:
 
 
 def test_times_apart_say_less() -> None:
-    _, found = raw_tasks(world(times=8), 1.0, window="(-2D, 0h]", lead="1D")
+    data = world(times=8, persistence=0.9)
+    _, found = raw_tasks(data, 1.0, window="(-2D, 0h]", lead="1D")
     kriging = Kriging.fit(found[:3], NAMES, drift=False)
     assert kriging.processes[0].timed
+    assert kriging.processes[0]["hours"] > 48
     _, std = kriging.predict(found[4])
     older = found[4].observed
     assert older.time is not None

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 JITTER = 1e-6
 """Added to the diagonal of covariance matrices, relative to the largest variance or to 1."""
+NEAR = 1e-9
+"""Distance of coincident points, in length scales."""
 LARGEST = 8.0
 """Limit of the logarithm of a hyper-parameter."""
 RIDGE = 1e-3
@@ -288,6 +290,11 @@ def _exp(log: Tensor) -> Tensor:
 
 
 def _distance(a: Float[Tensor, "batch n d"], b: Float[Tensor, "batch m d"]) -> Tensor:
-    """Euclidean distances, with a finite gradient where points coincide."""
-    norms = a.square().sum(-1)[:, :, None] + b.square().sum(-1)[:, None]
-    return ((norms - 2 * a @ b.mT).clamp_min(0) + 1e-12).sqrt()
+    """Euclidean distances, with a finite gradient where points coincide.
+
+    Of differences: |a|² + |b|² − 2ab would leave rounding errors of 1e-6 between equal points.
+    """
+    squares = torch.full((), NEAR**2, dtype=a.dtype, device=a.device)
+    for x, y in zip(a.unbind(-1), b.unbind(-1), strict=True):
+        squares = squares + (x[:, :, None] - y[:, None]).square()
+    return squares.sqrt()
