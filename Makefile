@@ -4,7 +4,7 @@ VENV ?= .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 
-.PHONY: demo leaderboard test test-all test-sanitized lint format bench clean
+.PHONY: demo leaderboard test test-all test-sanitized coverage lint format bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -33,8 +33,11 @@ test: $(READY)
 
 # Fresh examples, and ten times as many.
 test-all: $(READY) test-sanitized
-	$(PYTEST) --hypothesis-profile explore -m "not compiled" --check-shapes --cov --cov-report=term
+	$(PYTEST) --hypothesis-profile explore -m "not compiled" --check-shapes
 	$(PYTEST) --hypothesis-profile explore -m compiled
+
+coverage: $(READY)
+	$(PYTEST) --hypothesis-profile same -m "not compiled" --check-shapes --cov --cov-report=term
 
 # The C files with checks of addresses and of undefined behaviour, whose runtime must come before all others; it
 # finds the exceptions of PyTorch only if their runtime is there, too.

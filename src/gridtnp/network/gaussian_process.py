@@ -2,15 +2,18 @@
 
 Both resist outliers. An observation that the others contradict (leave-one-out, in standard
 deviations) counts as noisier in a posterior and is left out of the maximum-likelihood fit, if that
-predicts better.
+predicts better. The spread is local: the standard deviation is larger where the observations
+around a target are worse predicted by each other than the covariance says, and smaller where they
+are better predicted.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -22,8 +25,10 @@ LARGEST = 8.0
 """Limit of the logarithm of a hyper-parameter."""
 RIDGE = 1e-3
 """Penalty of the coefficients of normalised regressors."""
-SEARCH = 30
-"""Iterations of the maximum-likelihood search."""
+SEARCH, REFINEMENT = 30, 10
+"""Iterations of the maximum-likelihood search on some of the observations, and on all of them."""
+FEW = (8, 100)
+"""Most tasks, and observations of each, for the first search."""
 TOLERATED, LENIENT = 4.0, 8.0
 """Standardised leave-one-out errors up to this are not outliers; the second, where few are."""
 REFITS = 3
@@ -32,6 +37,16 @@ TRIMMED = 5.0
 """Observations with larger standardised leave-one-out errors are not fitted to."""
 GAIN = 0.01
 """Fraction of the cross-validated CRPS that leaving outliers out must save."""
+NEIGHBOUR = 6
+"""The spacing of observations is the median distance to the neighbour of this number."""
+WIDTH = 0.8
+"""Standard deviation, in spacings, of the weights of errors around a target."""
+SURPRISE = 6.0
+"""Largest standardised error that counts for the local spread."""
+MEAN_SURPRISE = math.sqrt(2 / math.pi)
+"""Mean absolute value of a standard normal variable."""
+PSEUDO_COUNTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 1e6)
+"""Candidates for the pseudo-count of the local spread; the last one makes it constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +67,8 @@ class Posterior:
     """A Gaussian process given observations.
 
     `residual` is y minus the mean, `excess` the variance of outliers beyond the noise σ² of all,
-    `factor` the Cholesky factor of K + σ²I, and `weights` (K + σ²I)⁻¹ times the residual.
+    `factor` the Cholesky factor of K + σ²I, and `weights` (K + σ²I)⁻¹ times the residual. With
+    `surprise`, the standardised leave-one-out errors, the spread is local.
     """
 
     inputs: Inputs
@@ -61,6 +77,7 @@ class Posterior:
     excess: Float[Tensor, "batch n"]
     factor: Float[Tensor, "batch n n"]
     weights: Float[Tensor, "batch n"]
+    surprise: Float[Tensor, "batch n"] | None = None
 
 
 class GaussianProcess(nn.Module):
@@ -70,7 +87,8 @@ class GaussianProcess(nn.Module):
     the first `distances` regressors, and exponential in time. In every task the process has a
     random level and random deviations of the coefficients of the first `drifts` regressors.
     Hyper-parameters are fitted by maximum likelihood and not trained; positive ones are kept as
-    logarithms. `length` is in the units of places.
+    logarithms. `length` is in the units of places. The local spread is a weighted mean of 1, which
+    counts as `pseudo_count` observations, and the errors around.
     """
 
     amplitude: Tensor
@@ -82,6 +100,7 @@ class GaussianProcess(nn.Module):
     feature_length: Tensor
     smoothness: Tensor
     tolerance: Tensor
+    pseudo_count: Tensor
     coefficients: Tensor
     constant: Tensor
 
@@ -110,6 +129,7 @@ class GaussianProcess(nn.Module):
         log("feature_length", 3.0, distances)
         self.register_buffer("smoothness", torch.zeros(3))  # logits of the mixture
         self.register_buffer("tolerance", torch.tensor(LENIENT))
+        self.register_buffer("pseudo_count", torch.tensor(PSEUDO_COUNTS[-1]))
         self.register_buffer("coefficients", torch.zeros(regressors))
         self.register_buffer("constant", torch.zeros(()))
 
@@ -122,9 +142,12 @@ class GaussianProcess(nn.Module):
         correlation = self._correlation(_distance(self._scaled(a), self._scaled(b)))
         local = _exp(self.amplitude).square() * correlation
         if self.timed and a.time is not None and b.time is not None:
-            apart = (a.time[:, :, None] - b.time[:, None]).abs()
-            local = local * torch.exp(-apart / _exp(self.hours))
+            local = local * self._decay(a.time, b.time)
         return local + _exp(self.level).square() + self._drifts(a) @ self._drifts(b).mT
+
+    def _decay(self, a: Float[Tensor, "batch n"], b: Float[Tensor, "batch m"]) -> Tensor:
+        """The correlation in time."""
+        return torch.exp(-(a[:, :, None] - b[:, None]).abs() / _exp(self.hours))
 
     def _correlation(self, r: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n m"]:
         """The mixture of Matérn functions of a distance in length scales."""
@@ -170,13 +193,14 @@ class GaussianProcess(nn.Module):
     def condition_robustly(
         self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> Posterior:
-        """The same, but outliers get as much more noise as makes them plausible."""
+        """The same with a local spread; outliers get as much more noise as makes them plausible."""
         given = self.condition(inputs, y, mask)
         error, std = self.leave_one_out(given)
         excess = ((error / self.tolerance.double()).square() - std.square()).clamp_min(0)
-        if not torch.compiler.is_compiling() and not excess.any():
-            return given
-        return self.condition(inputs, y, mask, excess)
+        if torch.compiler.is_compiling() or excess.any():
+            given = self.condition(inputs, y, mask, excess)
+            error, std = self.leave_one_out(given)
+        return replace(given, surprise=(error / std).abs().clamp_max(SURPRISE))
 
     def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of new observations, noise included: (batch, m) each.
@@ -189,7 +213,32 @@ class GaussianProcess(nn.Module):
             mean = mean + (k @ given.weights[..., None])[..., 0]
             half = torch.linalg.solve_triangular(given.factor, k.mT, upper=False)
             variance = (variance - half.square().sum(1)).clamp_min(JITTER)
-        return mean, (variance + _exp(self.noise).square()).sqrt()
+        std = (variance + _exp(self.noise).square()).sqrt()
+        if given is not None and given.surprise is not None:
+            std = std * self.local_spread(given, at)
+        return mean, std
+
+    def local_spread(self, given: Posterior, at: Inputs | None = None) -> Float[Tensor, "batch m"]:
+        """The factor of standard deviations at targets, or at every observation from all others."""
+        assert given.surprise is not None
+        observed = self._scaled(given.inputs)
+        apart = _distance(observed, observed)
+        used = given.mask[:, None] & (apart > NEAR * 2)  # a spacing of replicates would be zero
+        padded = F.pad(apart.masked_fill(~used, math.inf), (0, NEIGHBOUR), value=math.inf)
+        nearest = padded.topk(NEIGHBOUR, largest=False).values[..., -1]
+        nearest = F.pad(nearest.masked_fill(~given.mask, math.nan), (0, 1), value=math.nan)
+        spacing = nearest.nanmedian(1).values
+        spacing = spacing.nan_to_num(nan=math.inf).clamp_min(NEAR)[:, None, None]
+        distance = apart if at is None else _distance(self._scaled(at), observed)
+        weight = torch.exp(-0.5 * (distance / (WIDTH * spacing)).square()) * given.mask[:, None]
+        if at is None:
+            weight = weight - torch.diag_embed(weight.diagonal(dim1=-2, dim2=-1))
+        time = given.inputs.time if at is None else at.time
+        if self.timed and time is not None and given.inputs.time is not None:
+            weight = weight * self._decay(time, given.inputs.time)
+        errors = (weight @ given.surprise[..., None])[..., 0] / MEAN_SURPRISE
+        prior = self.pseudo_count.double()
+        return (prior + errors) / (prior + weight.sum(-1))
 
     def leave_one_out(self, given: Posterior) -> tuple[Tensor, Tensor]:
         """Error and standard deviation of predicting every observation from all others."""
@@ -216,7 +265,8 @@ class GaussianProcess(nn.Module):
         """
         start, everything = self._values(), mask
         self._maximise(inputs, y, mask)
-        ordinary, score = self._values(), self._cross_validated(inputs, y, everything)
+        ordinary = self._values()
+        score = self._cross_validated(self.condition_robustly(inputs, y, everything))
         for _ in range(REFITS):
             error, std = self.leave_one_out(self.condition(inputs, y, mask))
             plausible = mask & (error.abs() <= TRIMMED * std)
@@ -226,8 +276,18 @@ class GaussianProcess(nn.Module):
             self._restore(start)  # outliers misled the search
             self._maximise(inputs, y, mask)
         self.tolerance.fill_(TOLERATED)
-        if not self._cross_validated(inputs, y, everything) < (1 - GAIN) * score:
+        robust = self._cross_validated(self.condition_robustly(inputs, y, everything))
+        if not robust < (1 - GAIN) * score:
             self._restore(ordinary)
+        self._fit_local_spread(inputs, y, everything)
+
+    def _fit_local_spread(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+        """Choose the pseudo-count with the lowest cross-validated CRPS."""
+        given, scores = self.condition_robustly(inputs, y, mask), []
+        for count in PSEUDO_COUNTS:
+            self.pseudo_count.fill_(count)
+            scores.append(self._cross_validated(given))
+        self.pseudo_count.fill_(PSEUDO_COUNTS[scores.index(min(scores))])
 
     def _values(self) -> list[Tensor]:
         return [p.clone() for p in self.buffers()]
@@ -236,25 +296,36 @@ class GaussianProcess(nn.Module):
         for p, value in zip(self.buffers(), values, strict=True):
             p.copy_(value)
 
-    def _cross_validated(self, inputs: Inputs, y: Tensor, mask: Tensor) -> float:
+    def _cross_validated(self, given: Posterior) -> float:
         """Mean CRPS of predicting every observation from all others."""
-        given = self.condition_robustly(inputs, y, mask)
         error, std = self.leave_one_out(given)
         std = (std.square() - given.excess).clamp_min(JITTER).sqrt()  # no target is an outlier
-        return crps(error, std)[mask].mean().item()
+        std = std * self.local_spread(given)
+        return crps(error, std)[given.mask].mean().item()
 
     def _maximise(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+        """Search on some of the observations first, which is many times as fast."""
         self._regress(inputs, y, mask)
-        parameters = [p for p in self.buffers() if p is not self.tolerance]
-        start = [p.clone() for p in parameters]
-        search = torch.optim.LBFGS(parameters, max_iter=SEARCH, line_search_fn="strong_wolfe")
+        start = self._values()
+        some = tuple(slice(0, number) for number in FEW)
+        if y.shape != y[some].shape:
+            self._search(inputs[some], y[some], mask[some], start, SEARCH)
+        self._search(inputs, y, mask, start, REFINEMENT if y.shape != y[some].shape else SEARCH)
+
+    def _search(
+        self, inputs: Inputs, y: Tensor, mask: Tensor, start: list[Tensor], iterations: int
+    ) -> None:
+        fixed = (self.tolerance, self.pseudo_count)
+        parameters = [p for p in self.buffers() if not any(p is other for other in fixed)]
+        options = {"max_iter": iterations, "line_search_fn": "strong_wolfe"}
+        search = torch.optim.LBFGS(parameters, **options)
 
         def loss() -> Tensor:
             search.zero_grad()
-            value = -self.log_likelihood(self.condition(inputs, y, mask)) / mask.sum()
+            value = -self.log_likelihood(self.condition(inputs, y, mask)) / mask.sum().clamp_min(1)
             # a weak prior keeps hyper-parameters that the data do not determine near their start
             value = value + 1e-3 * sum(
-                (p - s).square().sum() for p, s in zip(parameters, start, strict=True)
+                (p - s).square().sum() for p, s in zip(self.buffers(), start, strict=True)
             )
             value.backward()
             return value

@@ -206,7 +206,8 @@ class KrigedNetwork(NeuralProcess):
         self, j: int, seen: Observations, given: Posterior | Observations | None
     ) -> tuple[Tensor, Tensor]:
         if isinstance(given, Posterior):
-            return self._process(j).leave_one_out(given)
+            error, std = self._process(j).leave_one_out(given)
+            return error, std * self._process(j).local_spread(given)
         mean, std = self._from_nearest(j, seen, seen.inputs, skip=1)
         return seen.y - mean, std
 
