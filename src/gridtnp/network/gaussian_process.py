@@ -142,12 +142,9 @@ class GaussianProcess(nn.Module):
         correlation = self._correlation(_distance(self._scaled(a), self._scaled(b)))
         local = _exp(self.amplitude).square() * correlation
         if self.timed and a.time is not None and b.time is not None:
-            local = local * self._decay(a.time, b.time)
+            apart = (a.time[:, :, None] - b.time[:, None]).abs()
+            local = local * torch.exp(-apart / _exp(self.hours))
         return local + _exp(self.level).square() + self._drifts(a) @ self._drifts(b).mT
-
-    def _decay(self, a: Float[Tensor, "batch n"], b: Float[Tensor, "batch m"]) -> Tensor:
-        """The correlation in time."""
-        return torch.exp(-(a[:, :, None] - b[:, None]).abs() / _exp(self.hours))
 
     def _correlation(self, r: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n m"]:
         """The mixture of Matérn functions of a distance in length scales."""
@@ -160,6 +157,12 @@ class GaussianProcess(nn.Module):
         """Prior variance, without noise."""
         drift = self._drifts(a).square().sum(-1)
         return _exp(self.amplitude).square() + _exp(self.level).square() + drift
+
+    def scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
+        """Places, features and times in units of their length scales."""
+        if not self.timed or a.time is None:
+            return self._scaled(a)
+        return torch.cat([self._scaled(a), (a.time / _exp(self.hours))[..., None]], -1)
 
     def _scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
         features = a.regressors[..., : len(self.feature_length)] / _exp(self.feature_length)
@@ -233,9 +236,6 @@ class GaussianProcess(nn.Module):
         weight = torch.exp(-0.5 * (distance / (WIDTH * spacing)).square()) * given.mask[:, None]
         if at is None:
             weight = weight - torch.diag_embed(weight.diagonal(dim1=-2, dim2=-1))
-        time = given.inputs.time if at is None else at.time
-        if self.timed and time is not None and given.inputs.time is not None:
-            weight = weight * self._decay(time, given.inputs.time)
         errors = (weight @ given.surprise[..., None])[..., 0] / MEAN_SURPRISE
         prior = self.pseudo_count.double()
         return (prior + errors) / (prior + weight.sum(-1))
@@ -282,7 +282,13 @@ class GaussianProcess(nn.Module):
         self._fit_local_spread(inputs, y, everything)
 
     def _fit_local_spread(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
-        """Choose the pseudo-count with the lowest cross-validated CRPS."""
+        """Choose the pseudo-count with the lowest cross-validated CRPS.
+
+        Among several times, what is predicted from other times at the same place says little about
+        other places or a forecast: the spread stays constant.
+        """
+        if self.timed:
+            return
         given, scores = self.condition_robustly(inputs, y, mask), []
         for count in PSEUDO_COUNTS:
             self.pseudo_count.fill_(count)

@@ -47,14 +47,19 @@ class Observations:
     y: Float[Tensor, "batch n"]
     mask: Bool[Tensor, "batch n"]
 
-    def nearest(self, b: int, place: Float[Tensor, "m d"], number: int) -> Int[Tensor, "m k"]:
-        """The nearest observations of batch element `b` to each place, nearest first."""
+    def nearest(
+        self, b: int, process: GaussianProcess, at: Inputs, number: int
+    ) -> Int[Tensor, "m k"]:
+        """The observations of batch element `b` that are nearest to each point, nearest first.
+
+        Distances are in length scales of the process, in space, features and time.
+        """
         rows = torch.nonzero(self.mask[b])[:, 0]
         if not len(rows):
-            return rows.expand(len(place), 0)
-        tree = KDTree(self.inputs.place[b][rows].cpu().numpy())
-        _, index = tree.query(place.cpu().numpy(), min(number, len(rows)))
-        index = index.reshape(len(place), -1)
+            return rows.expand(at.place.shape[1], 0)
+        tree = KDTree(process.scaled(self.inputs)[b][rows].cpu().numpy())
+        _, index = tree.query(process.scaled(at)[b].cpu().numpy(), min(number, len(rows)))
+        index = index.reshape(at.place.shape[1], -1)
         return rows[torch.from_numpy(index).to(rows.device)]
 
 
@@ -229,7 +234,7 @@ class KrigedNetwork(NeuralProcess):
         """Every target from its own nearest observations, without the `skip` first ones."""
         process, means, stds = self._process(j), [], []
         for b in range(len(given.y)):
-            index = given.nearest(b, at.place[b], NEAREST + skip)[:, skip:]
+            index = given.nearest(b, process, at, NEAREST + skip)[:, skip:]
             for i in range(0, max(len(index), 1), PIECE):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
