@@ -301,6 +301,8 @@ CASES = {
     **models(),
 }
 TRACED = [name for name in CASES if not name.endswith(("-line", "-plane", "-globe", "-four"))]
+QUICK = ("model-swin-tnp-multi", "model-swin-tnp-smooth")
+"""Whole models to trace in `make test`; the parts of the others are traced one by one."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -319,6 +321,12 @@ def test_a_violated_contract_is_named() -> None:
 
 @pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("case", TRACED)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, marks=pytest.mark.slow) if c in models() and c not in QUICK else c
+        for c in TRACED
+    ],
+)
 def test_compiles_as_one_graph_with_any_number_of_points(case: str) -> None:
     CASES[case](True)
