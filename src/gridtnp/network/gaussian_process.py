@@ -45,6 +45,8 @@ SURPRISE = 6.0
 """Largest standardised error that counts for the local spread."""
 MEAN_SURPRISE = math.sqrt(2 / math.pi)
 """Mean absolute value of a standard normal variable."""
+ROUGHEST = 3.0
+"""Largest local spread that makes large errors plausible."""
 PSEUDO_COUNTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 1e6)
 """Candidates for the pseudo-count of the local spread; the last one makes it constant."""
 
@@ -197,13 +199,21 @@ class GaussianProcess(nn.Module):
         self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> Posterior:
         """The same with a local spread; outliers get as much more noise as makes them plausible."""
-        given = self.condition(inputs, y, mask)
-        error, std = self.leave_one_out(given)
-        excess = ((error / self.tolerance.double()).square() - std.square()).clamp_min(0)
+        given, error, std = self._surprised(self.condition(inputs, y, mask))
+        limit = self.tolerance.double() * self._roughness(given)
+        excess = ((error / limit).square() - std.square()).clamp_min(0)
         if torch.compiler.is_compiling() or excess.any():
-            given = self.condition(inputs, y, mask, excess)
-            error, std = self.leave_one_out(given)
-        return replace(given, surprise=(error / std).abs().clamp_max(SURPRISE))
+            given, _, _ = self._surprised(self.condition(inputs, y, mask, excess))
+        return given
+
+    def _surprised(self, given: Posterior) -> tuple[Posterior, Tensor, Tensor]:
+        """With a local spread; also leave-one-out errors and standard deviations."""
+        error, std = self.leave_one_out(given)
+        return replace(given, surprise=(error / std).abs().clamp_max(SURPRISE)), error, std
+
+    def _roughness(self, given: Posterior) -> Float[Tensor, "batch n"]:
+        """How much larger an error may be before it is an outlier: at a front, all errors are."""
+        return self.local_spread(given).clamp(1.0, ROUGHEST)
 
     def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of new observations, noise included: (batch, m) each.
@@ -263,6 +273,7 @@ class GaussianProcess(nn.Module):
         If there are outliers, also without them, which is kept if it predicts every observation
         better from all others.
         """
+        self.pseudo_count.fill_(1.0)
         start, everything = self._values(), mask
         self._maximise(inputs, y, mask)
         ordinary = self._values()
@@ -288,6 +299,7 @@ class GaussianProcess(nn.Module):
         other places or a forecast: the spread stays constant.
         """
         if self.timed:
+            self.pseudo_count.fill_(PSEUDO_COUNTS[-1])
             return
         given, scores = self.condition_robustly(inputs, y, mask), []
         for count in PSEUDO_COUNTS:
