@@ -1,0 +1,493 @@
+// The page: what is selected, and what follows from it. Texts from data are set as text only.
+"use strict";
+
+const find = (query) => document.querySelector(query);
+const findAll = (query) => [...document.querySelectorAll(query)];
+
+async function start() {
+  const report = JSON.parse(find("#report-data").textContent);
+  const { variables, stations, context, fields, samples } = report;
+  const each = (mapping) =>
+    Promise.all(
+      variables.map(({ name }) => {
+        const own = mapping[name];
+        return own === undefined ? null : own.data === undefined ? unpackAll(own) : unpack(own);
+      }),
+    );
+  report.coast = await coastline(report.coastline);
+  report.series = await each(stations.values);
+  report.observed = await each(context.values);
+  report.grid = fields && { lat: fields.lat, lon: fields.lon };
+  report.fields = fields && (await each(fields.values));
+  report.samples = samples && (await each(samples));
+  report.moving = stations.moving ? await unpackAll(stations.moving) : null;
+  const explorer = new Explorer(report);
+  const moving = report.samples ? new Samples(report, explorer) : null;
+  const map = stationMap(report);
+  const views = [explorer.map, map, ...(moving ? [moving.map] : [])];
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => views.forEach((view) => view.draw()));
+  const choice = find("#variable");
+  if (choice) {
+    choice.addEventListener("change", () => {
+      const v = Number(choice.value);
+      for (const part of findAll("[data-variable]")) part.hidden = Number(part.dataset.variable) !== v;
+      explorer.set({ variable: v });
+      if (moving) moving.update();
+    });
+  }
+  document.documentElement.dataset.ready = "yes";
+}
+
+async function coastline({ lon, lat, sizes }) {
+  const [x, y] = await Promise.all([unpack(lon), unpack(lat)]), lines = [];
+  let first = 0;
+  for (const size of sizes) {
+    lines.push(Array.from({ length: size }, (_, i) => [x[first + i], y[first + i]]));
+    first += size;
+  }
+  return { type: "MultiLineString", coordinates: lines };
+}
+
+function fillRows(holder, rows) {
+  holder.replaceChildren(
+    ...rows.map(([name, text]) => {
+      const line = document.createElement("div");
+      for (const [tag, words] of [["span", name], ["b", text]]) {
+        const part = document.createElement(tag);
+        part.textContent = words;
+        line.append(part);
+      }
+      return line;
+    }),
+  );
+}
+
+function kilometres(lat1, lon1, lat2, lon2) {
+  return EARTH_RADIUS * d3.geoDistance([lon1, lat1], [lon2, lat2]);
+}
+
+// ---- the map and its station --------------------------------------------------------------------
+
+const LAYERS = {
+  mean: "mean",
+  std: "standard deviation",
+  error: "predicted − observed",
+  support: "distance to the nearest observation",
+};
+const HINTS = {
+  mean: "Large dots are observations at held-out stations in the colours of the field: the better the prediction, the less they stand out. Small dots are what the model was given.",
+  std: "How uncertain the model is about a single observation. Small dots are what the model was given, rings the held-out stations.",
+  error: "Errors at held-out stations: red where the prediction is too high, blue where it is too low.",
+  support: "How far the nearest observation of the same time is away.",
+};
+
+class Explorer {
+  constructor(report) {
+    const state = { variable: 0, layer: report.grid ? "mean" : "error", time: report.first, station: 0 };
+    Object.assign(this, { report, state, cross: null });
+    this.tip = find("#field .tip");
+    this.scales = report.variables.map((_, v) => this.scalesOf(v));
+    this.map = new MapView(find("#field"), report, {
+      grid: report.grid,
+      paint: (raster) => this.paint(raster),
+      over: (context, colour) => this.drawStations(context, colour),
+      above: (context, colour) => this.drawCross(context, colour),
+    });
+    this.map.begin();
+    this.series = new StationSeries(find("#series"), report, {
+      hover: (i) => this.showNow(i),
+      pick: (seconds) => this.goTo(seconds),
+    });
+    this.state.station = this.worstNow();
+    this.listen();
+    this.set({});
+  }
+
+  get unit() {
+    return this.report.variables[this.state.variable].unit;
+  }
+
+  get decimals() {
+    const { mean } = this.scales[this.state.variable];
+    return decimalsFor(mean.high - mean.low) - 1 > 0 ? decimalsFor(mean.high - mean.low) - 1 : 0;
+  }
+
+  scalesOf(v) {
+    const { report } = this, own = report.fields && report.fields[v], series = report.series[v];
+    const error = series.mean.map((m, i) => Math.abs(m - series.observed[i]));
+    const largest = quantileRange([error], 0.01)[1];
+    const made = {
+      mean: new ColourScale("mean", ...quantileRange(own ? [own.mean, series.observed] : [series.observed], 0.004)),
+      error: new ColourScale("error", -largest, largest),
+    };
+    if (own) {
+      made.std = new ColourScale("std", ...quantileRange([own.std], 0.004));
+      made.support = new ColourScale("support", 0, quantileRange([own.support], 0.002)[1]);
+    }
+    return made;
+  }
+
+  // ---- what is where ----
+
+  step() { // the column of the series that belongs to the time of the map
+    const { times } = this.report;
+    return times ? this.report.stations.times.indexOf(times[this.state.time]) : 0;
+  }
+
+  at(name, station, step = this.step()) {
+    const { times } = this.report.stations;
+    return this.report.series[this.state.variable][name][station * (times ? times.length : 1) + step];
+  }
+
+  placeOf(station) {
+    const { lat, lon, times } = this.report.stations, { moving } = this.report;
+    if (moving) {
+      const i = station * times.length + this.step();
+      if (!Number.isNaN(moving.lat[i])) return [moving.lat[i], moving.lon[i]];
+    }
+    return [lat[station], lon[station]];
+  }
+
+  worstNow() {
+    let worst = 0, most = -1;
+    this.report.stations.names.forEach((_, i) => {
+      const error = Math.abs(this.at("mean", i) - this.at("observed", i));
+      if (error > most) [worst, most] = [i, error];
+    });
+    return worst;
+  }
+
+  nearestStation(x, y, within) {
+    let best = null, least = within * within;
+    this.report.stations.names.forEach((_, i) => {
+      const [a, b] = this.map.point(...this.placeOf(i)), size = (a - x) ** 2 + (b - y) ** 2;
+      if (size < least) [best, least] = [i, size];
+    });
+    return best;
+  }
+
+  nearestObservation(lat, lon) {
+    const { context, observed } = this.report, values = observed[this.state.variable];
+    if (!values) return null;
+    const n = context.names.length;
+    let best = null;
+    for (let i = 0; i < n; i++) {
+      const value = values[this.state.time * n + i];
+      if (Number.isNaN(value)) continue;
+      const distance = kilometres(lat, lon, context.lat[i], context.lon[i]);
+      if (!best || distance < best.distance) best = { distance, value, name: context.names[i] };
+    }
+    return best;
+  }
+
+  // ---- drawing ----
+
+  paint(raster) {
+    const { variable, layer, time } = this.state;
+    if (layer === "error") return false;
+    const { lat, lon } = this.report.grid;
+    raster.paint(this.report.fields[variable][layer], time * lat.size * lon.size, this.scales[variable][layer]);
+    return true;
+  }
+
+  drawStations(context, colour) {
+    const { report, state } = this, scales = this.scales[state.variable];
+    if (find("#dots").checked) {
+      const values = report.observed[state.variable], n = report.context.names.length;
+      const bright = state.layer === "std" || state.layer === "support";
+      for (let i = 0; i < n && values; i++) {
+        if (Number.isNaN(values[state.time * n + i])) continue;
+        const [x, y] = this.map.point(report.context.lat[i], report.context.lon[i]);
+        if (state.layer === "error") dot(context, x, y, 1.8, colour("muted"));
+        else dot(context, x, y, 2, bright ? "#1b1b1b" : "#ffffff", bright ? "#ffffff99" : "#00000099");
+      }
+    }
+    if (!find("#dots").checked && state.layer !== "error") return;
+    report.stations.names.forEach((_, i) => {
+      const [observed, mean] = [this.at("observed", i), this.at("mean", i)];
+      if (!Number.isFinite(observed)) return;
+      const [x, y] = this.map.point(...this.placeOf(i));
+      if (state.layer === "mean") dot(context, x, y, 6, scales.mean.css(observed), "#111111", "#ffffffdd");
+      else if (state.layer === "error") dot(context, x, y, 8, scales.error.css(mean - observed), colour("ink"));
+      else dot(context, x, y, 5, "transparent", "#111111", "#ffffffcc");
+    });
+  }
+
+  drawCross(context, colour) {
+    const [x, y] = this.map.point(...this.placeOf(this.state.station));
+    context.beginPath();
+    context.arc(x, y, 12, 0, 2 * Math.PI);
+    context.lineWidth = 5;
+    context.strokeStyle = "#ffffffcc";
+    context.stroke();
+    context.lineWidth = 2.4;
+    context.strokeStyle = colour("accent-map");
+    context.stroke();
+    if (!this.cross) return;
+    const [a, b] = this.cross;
+    context.beginPath();
+    for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+      context.moveTo(a + 4 * dx, b + 4 * dy);
+      context.lineTo(a + 12 * dx, b + 12 * dy);
+    }
+    context.lineWidth = 4;
+    context.strokeStyle = "#ffffffcc";
+    context.stroke();
+    context.lineWidth = 2;
+    context.strokeStyle = "#111111";
+    context.stroke();
+  }
+
+  // ---- what is selected ----
+
+  set(changes) {
+    Object.assign(this.state, changes);
+    const { variable, layer, time, station } = this.state, { report } = this;
+    const unit = layer === "support" ? "km" : this.unit, { name } = report.variables[variable];
+    const title = layer === "support" ? LAYERS[layer] : `${name}: ${LAYERS[layer]}`;
+    this.scales[variable][layer].legend(find("#legend"), unit ? `${title} (${unit})` : title);
+    find("#hint").textContent = HINTS[layer];
+    const radio = find(`input[name=layer][value=${layer}]`);
+    if (radio) radio.checked = true;
+    if (find("#time")) {
+      find("#time").value = time;
+      find("#time").setAttribute("aria-valuetext", report.labels[time]);
+      find("#when").textContent = report.labels[time];
+    }
+    find("#station").value = station;
+    this.map.draw();
+    this.series.set(variable, station, report.times ? report.times[time] : null);
+    this.showNow(null);
+  }
+
+  showNow(step) {
+    const { report, state } = this, at = step === null || step === undefined ? this.step() : step;
+    const seconds = report.stations.times && report.stations.times[at], d = this.decimals + 1;
+    const [observed, mean] = ["observed", "mean"].map((n) => this.at(n, state.station, at));
+    const [low, high] = ["q05", "q95"].map((n) => this.at(n, state.station, at));
+    const when = seconds === null || seconds === undefined ? "" : timeText(seconds);
+    if (!Number.isFinite(observed)) {
+      fillRows(find("#now"), [[when || "now", "not observed"]]);
+      return;
+    }
+    fillRows(find("#now"), [
+      ...(when ? [["time", when]] : []),
+      ["observed", withUnit(fixed(observed, d), this.unit)],
+      ["predicted mean", withUnit(fixed(mean, d), this.unit)],
+      ["90 % interval", withUnit(`${fixed(low, d)} to ${fixed(high, d)}`, this.unit)],
+      ["error", withUnit((mean - observed > 0 ? "+" : "") + fixed(mean - observed, d), this.unit)],
+    ]);
+  }
+
+  goTo(seconds) {
+    const { times } = this.report;
+    if (!times) return;
+    let best = 0;
+    times.forEach((t, i) => {
+      if (Math.abs(t - seconds) < Math.abs(times[best] - seconds)) best = i;
+    });
+    this.set({ time: best });
+  }
+
+  describe(x, y) {
+    const found = this.map.projection.invert([x, y]), { report, state } = this;
+    if (!found) return null;
+    const { south, north, west, east } = report.region, [lon, lat] = found;
+    const turned = lon < west ? lon + 360 : lon >= west + 360 ? lon - 360 : lon;
+    if (lat < south || lat > north || turned < west || turned > east) return null;
+    const rows = [["", place(lat, lon)]], d = this.decimals + 1, { unit } = this;
+    const at = report.grid && gridPosition(report.grid, report.region, lat, lon);
+    if (at) {
+      const own = report.fields[state.variable], size = report.grid.lat.size * report.grid.lon.size;
+      const value = (name) => interpolate(report.grid, report.region.around, own[name], state.time * size, ...at);
+      if (Number.isFinite(value("mean"))) {
+        rows.push(["mean", withUnit(fixed(value("mean"), d), unit)]);
+        rows.push(["90 % interval", withUnit(`${fixed(value("low"), d)} to ${fixed(value("high"), d)}`, unit)]);
+        rows.push(["standard deviation", withUnit(fixed(value("std"), d), unit)]);
+      }
+    }
+    const near = this.nearestObservation(lat, lon);
+    if (near) rows.push(["nearest observation", `${withUnit(fixed(near.value, d), unit)}, ${fixed(near.distance, 0)} km away, ${near.name}`]);
+    const station = this.nearestStation(x, y, 11);
+    if (station !== null && Number.isFinite(this.at("observed", station))) {
+      const [observed, mean] = [this.at("observed", station), this.at("mean", station)];
+      rows.push(["held-out station", report.stations.names[station]]);
+      rows.push(["observed there", withUnit(fixed(observed, d), unit)]);
+      rows.push(["predicted there", withUnit(fixed(mean, d), unit)]);
+    }
+    return rows;
+  }
+
+  showTip(x, y) {
+    const rows = this.describe(x, y);
+    this.tip.hidden = !rows;
+    if (!rows) return;
+    fillRows(this.tip, rows);
+    const { offsetWidth: w, offsetHeight: h } = this.tip, { width, height } = this.map;
+    const left = x + 18 + w > width ? x - 18 - w : x + 18;
+    this.tip.style.left = `${Math.max(2, Math.min(left, width - w - 2))}px`;
+    this.tip.style.top = `${Math.max(2, Math.min(y - h / 2, height - h - 2))}px`;
+  }
+
+  listen() {
+    const { canvas } = this.map;
+    for (const radio of findAll("input[name=layer]")) radio.addEventListener("change", () => this.set({ layer: radio.value }));
+    find("#dots").addEventListener("change", () => this.map.draw());
+    find("#station").addEventListener("change", (event) => this.set({ station: Number(event.target.value) }));
+    canvas.addEventListener("pointermove", (event) => this.showTip(event.offsetX, event.offsetY));
+    canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    canvas.addEventListener("click", (event) => {
+      const station = this.nearestStation(event.offsetX, event.offsetY, 18);
+      if (station !== null) this.set({ station });
+    });
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("blur", () => {
+      this.cross = null;
+      this.tip.hidden = true;
+      this.map.draw();
+    });
+    for (const button of findAll("button[data-station]")) {
+      button.addEventListener("click", () => {
+        const station = this.report.stations.names.indexOf(button.dataset.station);
+        if (station < 0) return;
+        this.set({ station });
+        if (button.dataset.time) this.goTo(Date.parse(`${button.dataset.time.replace(" ", "T")}${button.dataset.time.length > 10 ? "Z" : "T00:00Z"}`) / 1000);
+        find("#map").scrollIntoView();
+        find("#station").focus({ preventScroll: true });
+      });
+    }
+    const slider = find("#time");
+    if (!slider) return;
+    slider.addEventListener("input", () => this.set({ time: Number(slider.value) }));
+    player(find("#play"), 700, () => this.set({ time: (this.state.time + 1) % this.report.labels.length }));
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    const { width, height } = this.map, step = steps[event.key];
+    this.cross = this.cross || [width / 2, height / 2];
+    if (step) {
+      const size = event.shiftKey ? 4 : 16;
+      this.cross = [this.cross[0] + size * step[0], this.cross[1] + size * step[1]];
+      this.cross[0] = Math.max(0, Math.min(width, this.cross[0]));
+      this.cross[1] = Math.max(0, Math.min(height, this.cross[1]));
+    } else if (event.key === "Enter" || event.key === " ") {
+      const station = this.nearestStation(...this.cross, Infinity);
+      if (station !== null) this.set({ station });
+    } else if (event.key === "Escape") {
+      this.cross = null;
+      this.tip.hidden = true;
+      this.map.draw();
+      return;
+    } else {
+      return;
+    }
+    event.preventDefault();
+    this.map.draw();
+    this.showTip(...this.cross);
+    const rows = this.describe(...this.cross);
+    find("#said").textContent = rows ? rows.map(([name, text]) => `${name} ${text}`.trim()).join("; ") : "";
+  }
+}
+
+function timeText(seconds) {
+  const text = new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
+  return text.replace(/:00$/, "").replace(/ 00:00$/, "");
+}
+
+function player(button, pause, step) {
+  let timer = null;
+  button.addEventListener("click", () => {
+    const playing = timer === null;
+    button.setAttribute("aria-pressed", String(playing));
+    button.setAttribute("aria-label", playing ? "Pause" : "Play");
+    if (playing) {
+      timer = setInterval(step, pause);
+      step();
+    } else {
+      clearInterval(timer);
+      timer = null;
+    }
+  });
+}
+
+// ---- joint samples ------------------------------------------------------------------------------
+
+// Between two samples of a mean m, m + cos(a) (s1 - m) + sin(a) (s2 - m) has the same covariance.
+class Samples {
+  constructor(report, explorer) {
+    Object.assign(this, { report, explorer, phase: 0 });
+    const { lat, lon } = report.grid;
+    this.size = lat.size * lon.size;
+    this.number = report.samples[0].length / this.size;
+    this.mixed = new Float32Array(this.size);
+    this.map = new MapView(find("#sample"), report, { grid: report.grid, coarse: 2, paint: (raster) => this.paint(raster) });
+    this.map.begin();
+    const slider = find("#sample-number");
+    slider.max = this.number - 1;
+    slider.addEventListener("input", () => this.goTo(Number(slider.value)));
+    for (const radio of findAll("input[name=sample-layer]")) radio.addEventListener("change", () => this.update());
+    player(find("#sample-play"), 66, () => this.goTo((this.phase + 0.025) % this.number));
+    this.update();
+  }
+
+  get departure() {
+    return find("input[name=sample-layer][value=departure]").checked;
+  }
+
+  scale() {
+    const v = this.explorer.state.variable;
+    if (!this.departure) {
+      const start = this.report.first * this.size;
+      return new ColourScale("mean", ...quantileRange([this.report.samples[v], this.report.fields[v].mean.subarray(start, start + this.size)], 0.004));
+    }
+    const size = quantileRange([this.report.fields[v].std], 0.01)[1] * 2;
+    return new ColourScale("error", -size, size);
+  }
+
+  update() {
+    const { name, unit } = this.report.variables[this.explorer.state.variable];
+    this.colours = this.scale();
+    const title = this.departure ? `${name}: sample − mean` : `${name}: joint sample`;
+    this.colours.legend(find("#sample-legend"), unit ? `${title} (${unit})` : title);
+    this.goTo(this.phase);
+  }
+
+  goTo(phase) {
+    this.phase = phase;
+    find("#sample-number").value = Math.min(phase, this.number - 1);
+    const which = Math.floor(phase) % this.number;
+    find("#sample-which").textContent = `sample ${which + 1} of ${this.number}`;
+    this.map.draw();
+  }
+
+  paint(raster) {
+    if (!this.colours) return false;
+    const v = this.explorer.state.variable, start = this.report.first * this.size;
+    const mean = this.report.fields[v].mean, all = this.report.samples[v];
+    const one = Math.floor(this.phase) % this.number, two = (one + 1) % this.number;
+    const turn = ((this.phase - Math.floor(this.phase)) * Math.PI) / 2, [c, s] = [Math.cos(turn), Math.sin(turn)];
+    const base = this.departure ? 0 : 1;
+    for (let k = 0; k < this.size; k++) {
+      const m = mean[start + k];
+      this.mixed[k] = base * m + c * (all[one * this.size + k] - m) + s * (all[two * this.size + k] - m);
+    }
+    raster.paint(this.mixed, 0, this.colours);
+    return true;
+  }
+}
+
+// ---- the stations of the data -------------------------------------------------------------------
+
+function stationMap(report) {
+  const map = new MapView(find("#places"), report, { paint: () => false });
+  map.over = (context, colour) => {
+    const draw = ({ lat, lon }, radius, ink) =>
+      lat.forEach((y, i) => dot(context, ...map.point(y, lon[i]), radius, ink, colour("paper")));
+    draw(report.context, 3, colour("other"));
+    draw(report.stations, 4.5, colour("model"));
+  };
+  return map.begin();
+}
+
+start();

@@ -1,0 +1,236 @@
+"""The page: a model, its evaluation and its maps as one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridtnp import __version__, demo
+from gridtnp.contents import ModelContents, describe
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.times import show
+from gridtnp.errors import require_installed
+from gridtnp.evaluation.evaluate import evaluate
+from gridtnp.evaluation.results import Evaluation
+from gridtnp.evaluation.summary import MODEL
+from gridtnp.files import write_text
+from gridtnp.report import maps, sections
+from gridtnp.report.ablation import ablation
+from gridtnp.report.packing import json_in_html, pack
+from gridtnp.report.series import series
+from gridtnp.training.run_folder import environment
+
+FOLDER = Path(__file__).parent
+SCRIPTS = (
+    "vendor/d3-array-parts.js", "vendor/d3-geo.min.js", "vendor/uplot.min.js",
+    "unpack.js", "colours.js", "map.js", "series.js", "page.js",
+)  # fmt: skip
+STYLES = ("vendor/uplot.min.css", "style.css")
+LICENCES = ("d3-array", "d3-geo", "uplot")
+ABLATION_TIMES = 24
+
+
+def write_report(
+    model: ModelContents,
+    test: Dataset,
+    path: str | os.PathLike[str],
+    *,
+    evaluation: Evaluation | None = None,
+    baselines: Sequence[str] | None = None,
+    train: Dataset | None = None,
+    times: int = 12,
+    points: int = 12_000,
+    samples: int = 8,
+    overwrite: bool = False,
+) -> Path:
+    """See `GriddedTNP.report`."""
+    place = Path(path)
+    _require_free(place, overwrite)
+    _require_unseen(test)
+    for name, number in (("times", times), ("points", points)):
+        if number < 1:
+            raise ValueError(f"{name}={number}: must be at least 1.")
+    if samples < 0:
+        raise ValueError(f"samples={samples}: must not be negative.")
+    require_installed("jinja2", "report", "A report")
+    if evaluation is None:
+        evaluation = evaluate(model, test, baselines, train=train)
+    _require_same_variables(model, evaluation)
+    data = browser_data(model, test, evaluation, times, points, samples)
+    write_text(place, render(model, test, evaluation, data))
+    return place
+
+
+def _require_free(path: Path, overwrite: bool) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder; give the name of a file.")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{str(path)!r} already exists; pass overwrite=True to replace it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"No such folder: {str(path.parent)!r}; create it to write there."
+        )
+
+
+def _require_unseen(test: Dataset | object) -> None:
+    if not isinstance(test, Dataset):
+        raise TypeError(
+            f"test is a {type(test).__name__}: must be the test part of a Dataset, from "
+            "data.split(...)."
+        )
+    if test.part in ("all", "train"):
+        raise ValueError(
+            f"Part {test.part!r} may have been trained on, which a report must not show as a "
+            "test; give the test part: train, val, test = data.split(...)."
+        )
+
+
+def _require_same_variables(model: ModelContents, evaluation: Evaluation) -> None:
+    if tuple(evaluation.variables) != model.spec.target_names:
+        raise ValueError(
+            f"The evaluation is of {list(evaluation.variables)}, but the model predicts "
+            f"{list(model.spec.target_names)}; evaluate this model."
+        )
+
+
+# ---- what the browser draws ----------------------------------------------------------------------
+
+
+def browser_data(
+    model: ModelContents,
+    test: Dataset,
+    evaluation: Evaluation,
+    times: int,
+    points: int,
+    samples: int,
+) -> dict[str, Any]:
+    """Fields, samples, observations and series, as plain data."""
+    known = None if evaluation.time is None else np.unique(evaluation.time)
+    shown = None if known is None else known[-times:]
+    first = 0 if shown is None else len(shown) // 2
+    region = maps.Region.of(model, test)
+    grid = region.grid(model, points)
+    found: dict[str, Any] = {
+        "variables": [
+            {"name": name, "unit": sections.symbol(units)}
+            for name, units in evaluation.variables.items()
+        ],
+        "region": {**vars(region), "around": region.around},
+        "coastline": _coastline(),
+        "times": None if shown is None else shown.astype("datetime64[s]").astype(int).tolist(),
+        "labels": [""] if shown is None else [show(time) for time in shown],
+        "first": first,
+        "stations": series(model, test, evaluation),
+        "context": maps.observations(model, test, shown),
+        "fields": None,
+        "samples": None,
+        "reasons": {},
+    }
+    try:
+        found["fields"] = maps.fields(model, test, grid, shown)
+    except ValueError as error:  # such as a static feature that is known at stations only
+        found["reasons"] = {"fields": str(error), "samples": str(error)}
+        return found
+    if samples:
+        time = None if shown is None else shown[first]
+        try:
+            found["samples"] = maps.joint_samples(model, test, grid, time, samples)
+        except ValueError as error:
+            found["reasons"]["samples"] = str(error)
+    return found
+
+
+def _coastline() -> dict[str, Any]:
+    rings = demo.coastline()
+    lon, lat = np.concatenate(rings).T
+    return {"lon": pack(lon), "lat": pack(lat), "sizes": [len(ring) for ring in rings]}
+
+
+# ---- HTML ----------------------------------------------------------------------------------------
+
+
+def render(
+    model: ModelContents, test: Dataset, evaluation: Evaluation, data: dict[str, Any]
+) -> str:
+    """The whole page."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    script = "\n".join(_read(name) for name in SCRIPTS)
+    style = "\n".join(_read(name) for name in STYLES)
+    assert "</script" not in script.lower()
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    names = dict(zip(_station_keys(evaluation, data), data["stations"]["names"], strict=True))
+    variables = []
+    without, notes = ablation(model, test, limit=ABLATION_TIMES, seed=evaluation.seed)
+    for name, units in evaluation.variables.items():
+        rows = sections.rows_of(evaluation, name)
+        lost = sections.rows_of(without, name)
+        variables.append(
+            {
+                "name": name,
+                "unit": sections.symbol(units),
+                "verdict": sections.verdict(rows, evaluation.split),
+                "calibration": sections.calibration(evaluation, name, rows),
+                "scores": sections.score_table(rows),
+                "losses": sections.losses(lost) if len(lost) > 1 else None,
+                "worst": sections.worst_cases(evaluation, name, names),
+            }
+        )
+    return made.from_string(_read("page.html")).render(
+        policy=policy,
+        script=Markup(script),
+        style=Markup(style),
+        data=Markup(json_in_html(data)),
+        safe=Markup,
+        title=", ".join(evaluation.variables),
+        split=evaluation.split,
+        notes=evaluation.notes,
+        variables=variables,
+        losses_on=without.split,
+        losses_notes=notes,
+        card=sections.data_card(test, evaluation.split),
+        reasons=data["reasons"],
+        has_fields=data["fields"] is not None,
+        has_samples=data["samples"] is not None,
+        has_times=data["times"] is not None,
+        labels=data["labels"],
+        first=data["first"],
+        stations=data["stations"],
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+        model=describe(model),
+        environment=environment(evaluation.seed),
+        fingerprint=test.fingerprint(),
+        licences={name: _read(f"vendor/{name}.LICENSE") for name in LICENCES},
+    )
+
+
+def _station_keys(evaluation: Evaluation, data: dict[str, Any]) -> list[Any]:
+    """The stations of the series as the evaluation calls them."""
+    from gridtnp.report.series import shown_stations
+
+    keys = list(shown_stations(evaluation))
+    assert len(keys) == len(data["stations"]["names"])
+    return keys
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """The source expression of a content security policy that admits this text."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
