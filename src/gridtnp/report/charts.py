@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 WIDTH, HEIGHT = 360, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 12, 44
 """Margins of a square chart."""
 Scale = Callable[[float], float]
 
@@ -39,7 +39,7 @@ def score_intervals(
     values = [row[score] for row in rows]
     most = float(np.nanmax([v for v in [*ends, *values] if np.isfinite(v)] or [1.0])) or 1.0
     least = min(0.0, float(np.nanmin([v for v in [*ends, *values] if np.isfinite(v)] or [0.0])))
-    ticks = [t for t in nice_ticks(least, most)]
+    ticks = nice_ticks(least, most)
 
     def x(value: float) -> float:
         return label + (value - least) / (most - least) * (width - label - right)
@@ -115,7 +115,7 @@ def coverage(rows: Sequence[Mapping[str, Any]], levels: Sequence[float]) -> str:
             if value >= 0.4:
                 parts.append(f'<circle class="dot {kind}" cx="{px:.1f}" cy="{y(value):.1f}" r="4"/>')
     ticks = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    frame = _frame(x, y, ticks, ticks, percent=True)
+    frame = _frame(x, y, ticks[::2], ticks, percent=True)
     labels = _labels("probability of the interval", "observations inside")
     return _svg(WIDTH, HEIGHT, "Coverage of central intervals", [*frame, *parts, *labels])
 
@@ -130,7 +130,8 @@ def spread_skill(curves: Sequence[Mapping[str, Sequence[float]]], unit: str) -> 
         kind = "model" if i == 0 else "other"
         places = [(x(a), y(b)) for a, b in zip(curve["spread"], curve["error"], strict=True)]
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-        parts.append(f'<polyline class="curve {kind}" points="{points}"/>')
+        if i == 0:  # lines of others would hide it
+            parts.append(f'<polyline class="curve {kind}" points="{points}"/>')
         parts += [f'<circle class="dot {kind}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in places]
     ticks = nice_ticks(0, most, 4)
     frame = _frame(x, y, ticks, ticks)
@@ -153,7 +154,7 @@ def _frame(
     x: Scale, y: Scale, across: Sequence[float], up: Sequence[float], *, percent: bool = False
 ) -> list[str]:
     def text(value: float) -> str:
-        return f"{100 * value:.0f} %" if percent else f"{value:g}"
+        return f"{100 * value:.0f}\u00a0%" if percent else f"{value:g}"
 
     left, bottom = LEFT, HEIGHT - BOTTOM
     parts = []

@@ -22,8 +22,10 @@ from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
 from gridtnp.report.packing import pack
 
-MARGIN = 0.04
+MARGIN = 0.03
 """Of the extent of the stations, on every side of the map."""
+MESH = 150
+"""Points per side of the mesh on which static features are looked up."""
 AROUND = 300.0
 """Degrees of longitude from which a map goes around the whole Earth."""
 MOST_OBSERVATIONS = 3000
@@ -59,7 +61,27 @@ class Region:
         west, east = float(lon.min() - margin), float(lon.max() + margin)
         if east - west > AROUND:
             west, east = model.spec.west, model.spec.west + 360.0
-        return cls(float(south), float(north), west, east)
+        region = cls(float(south), float(north), west, east)
+        return region if region.around else region._with_statics(data, lat, lon)
+
+    def _with_statics(self, data: Dataset, lat: np.ndarray, lon: np.ndarray) -> Region:
+        """The part where static features are known, and all stations."""
+        south_north = np.linspace(self.south, self.north, MESH)
+        west_east = np.linspace(self.west, self.east, MESH)
+        y, x = (a.ravel() for a in np.meshgrid(south_north, west_east, indexing="ij"))
+        known = np.ones(len(y), bool)
+        for feature in data.statics.values():
+            if feature.field is not None:
+                known &= np.isfinite(feature.field.at(y, x))
+        if known.all() or not known.any():
+            return self
+        half = (self.north - self.south) / MESH, (self.east - self.west) / MESH
+        return Region(
+            min(float(y[known].min()), float(lat.min()) - half[0]),
+            max(float(y[known].max()), float(lat.max()) + half[0]),
+            min(float(x[known].min()), float(lon.min()) - half[1]),
+            max(float(x[known].max()), float(lon.max()) + half[1]),
+        )
 
     def grid(self, model: ModelContents, points: int) -> xr.Dataset:
         """About this many points, as far apart in both directions, where the model can predict."""

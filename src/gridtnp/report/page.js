@@ -87,6 +87,7 @@ class Explorer {
     Object.assign(this, { report, state, cross: null });
     this.tip = find("#field .tip");
     this.scales = report.variables.map((_, v) => this.scalesOf(v));
+    this.own = new Map();
     this.map = new MapView(find("#field"), report, {
       grid: report.grid,
       paint: (raster) => this.paint(raster),
@@ -125,6 +126,19 @@ class Explorer {
       made.support = new ColourScale("support", 0, quantileRange([own.support], 0.002)[1]);
     }
     return made;
+  }
+
+  scale() { // the colours of the map: of its time alone, or of all times
+    const { variable, layer, time } = this.state, all = this.scales[variable][layer], same = find("#same");
+    if (layer !== "mean" || !same || same.checked) return all;
+    const key = `${variable} ${time}`;
+    if (!this.own.has(key)) {
+      const { lat, lon } = this.report.grid, size = lat.size * lon.size;
+      const now = this.report.fields[variable].mean.subarray(time * size, (time + 1) * size);
+      const seen = Float32Array.from(this.report.stations.names, (_, i) => this.at("observed", i));
+      this.own.set(key, new ColourScale("mean", ...quantileRange([now, seen], 0.002)));
+    }
+    return this.own.get(key);
   }
 
   // ---- what is where ----
@@ -186,20 +200,20 @@ class Explorer {
     const { variable, layer, time } = this.state;
     if (layer === "error") return false;
     const { lat, lon } = this.report.grid;
-    raster.paint(this.report.fields[variable][layer], time * lat.size * lon.size, this.scales[variable][layer]);
+    raster.paint(this.report.fields[variable][layer], time * lat.size * lon.size, this.scale());
     return true;
   }
 
   drawStations(context, colour) {
-    const { report, state } = this, scales = this.scales[state.variable];
+    const { report, state } = this, colours = this.scale(), size = this.map.width < 480 ? 0.7 : 1;
     if (find("#dots").checked) {
       const values = report.observed[state.variable], n = report.context.names.length;
       const bright = state.layer === "std" || state.layer === "support";
       for (let i = 0; i < n && values; i++) {
         if (Number.isNaN(values[state.time * n + i])) continue;
         const [x, y] = this.map.point(report.context.lat[i], report.context.lon[i]);
-        if (state.layer === "error") dot(context, x, y, 1.8, colour("muted"));
-        else dot(context, x, y, 2, bright ? "#1b1b1b" : "#ffffff", bright ? "#ffffff99" : "#00000099");
+        if (state.layer === "error") dot(context, x, y, 1.8 * size, colour("muted"));
+        else dot(context, x, y, 2 * size, bright ? "#1b1b1b" : "#ffffff", bright ? "#ffffff99" : "#00000099");
       }
     }
     if (!find("#dots").checked && state.layer !== "error") return;
@@ -207,9 +221,9 @@ class Explorer {
       const [observed, mean] = [this.at("observed", i), this.at("mean", i)];
       if (!Number.isFinite(observed)) return;
       const [x, y] = this.map.point(...this.placeOf(i));
-      if (state.layer === "mean") dot(context, x, y, 6, scales.mean.css(observed), "#111111", "#ffffffdd");
-      else if (state.layer === "error") dot(context, x, y, 8, scales.error.css(mean - observed), colour("ink"));
-      else dot(context, x, y, 5, "transparent", "#111111", "#ffffffcc");
+      if (state.layer === "mean") dot(context, x, y, 6 * size, colours.css(observed), "#111111", "#ffffffdd");
+      else if (state.layer === "error") dot(context, x, y, 8 * size, colours.css(mean - observed), colour("ink"));
+      else dot(context, x, y, 5 * size, "transparent", "#111111", "#ffffffcc");
     });
   }
 
@@ -245,7 +259,7 @@ class Explorer {
     const { variable, layer, time, station } = this.state, { report } = this;
     const unit = layer === "support" ? "km" : this.unit, { name } = report.variables[variable];
     const title = layer === "support" ? LAYERS[layer] : `${name}: ${LAYERS[layer]}`;
-    this.scales[variable][layer].legend(find("#legend"), unit ? `${title} (${unit})` : title);
+    this.scale().legend(find("#legend"), unit ? `${title} (${unit})` : title);
     find("#hint").textContent = HINTS[layer];
     const radio = find(`input[name=layer][value=${layer}]`);
     if (radio) radio.checked = true;
@@ -333,6 +347,7 @@ class Explorer {
     const { canvas } = this.map;
     for (const radio of findAll("input[name=layer]")) radio.addEventListener("change", () => this.set({ layer: radio.value }));
     find("#dots").addEventListener("change", () => this.map.draw());
+    if (find("#same")) find("#same").addEventListener("change", () => this.set({}));
     find("#station").addEventListener("change", (event) => this.set({ station: Number(event.target.value) }));
     canvas.addEventListener("pointermove", (event) => this.showTip(event.offsetX, event.offsetY));
     canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));

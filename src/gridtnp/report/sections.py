@@ -23,6 +23,8 @@ SYMBOLS = {
 }  # fmt: skip
 """Units as people write them."""
 WORST = 8
+NARROW = "\u00a0"
+"""A space at which no line is broken."""
 Row = Mapping[str, Any]
 
 
@@ -31,13 +33,19 @@ def symbol(units: str | None) -> str:
     return "" if units is None else SYMBOLS.get(units, units)
 
 
-def quantity(value: float, unit: str, digits: int = 3) -> str:
-    """A value with three significant digits and its unit; large ones keep all whole digits."""
+def quantity(value: float, unit: str, decimals: int | None = None) -> str:
+    """A value with its unit; by default with three significant digits."""
     if not np.isfinite(value):
         return "–"
     size = 0 if value == 0 else int(np.floor(np.log10(abs(value))))
-    text = f"{value:.{max(digits - 1 - size, 0)}f}".replace("-", "−")
-    return f"{text} {unit}".rstrip()
+    shown = max(2 - size, 0) if decimals is None else decimals
+    text = f"{value:.{shown}f}".replace("-", "−")
+    return f"{text}{NARROW}{unit}" if unit else text
+
+
+def percent(value: float, decimals: int = 0) -> str:
+    """A fraction in percent."""
+    return quantity(100 * value, "%", decimals)
 
 
 def rows_of(evaluation: Evaluation, variable: str) -> list[dict[str, Any]]:
@@ -54,46 +62,47 @@ def verdict(rows: Sequence[Row], split: str) -> dict[str, Any]:
     model, unit = rows[0], symbol(rows[0]["units"])
     best = min(rows[1:], key=lambda row: row["crps"], default=None)
     where = split.partition(",")[0]
-    text = f"At {where}, {model['variable']} is predicted with a CRPS of "
-    text += f"{quantity(model['crps'], unit)} and an RMSE of {quantity(model['rmse'], unit)}"
-    tiles = [
-        _tile("CRPS", model, "crps", unit),
-        _tile("RMSE", model, "rmse", unit),
-    ]
+    text = f"At {where}, {model['variable']} is predicted with an RMSE of "
+    text += f"{quantity(model['rmse'], unit)} and a CRPS of {quantity(model['crps'], unit)}"
+    tiles = [_tile("CRPS", model, "crps", unit), _tile("RMSE", model, "rmse", unit)]
     if best is not None and np.isfinite(best["crps_skill"]):
-        skill, low, high = (100 * best[f"crps_skill{end}"] for end in ("", "_low", "_high"))
-        word = "lower" if skill >= 0 else "higher"
-        text += f"; the CRPS is {abs(skill):.1f} % {word} than that of {best['forecast']}, "
-        text += "the only baseline" if len(rows) == 2 else f"the best of {len(rows) - 1} baselines"
+        skill, low, high = (best[f"crps_skill{end}"] for end in ("", "_low", "_high"))
+        text += f", {percent(abs(skill), 1)} {'less' if skill >= 0 else 'more'} than "
+        text += f"{best['forecast']}, the "
+        text += "only baseline" if len(rows) == 2 else f"best of {len(rows) - 1} baselines"
         if low <= 0 <= high:
             text += ", which may be chance"
         tiles.append(
             {
-                "name": f"CRPS saved, against {best['forecast']}",
-                "value": f"{skill:.1f} %".replace("-", "−"),
-                "interval": f"{low:.1f} to {high:.1f} %".replace("-", "−"),
+                "name": "CRPS saved",
+                "value": percent(skill, 1),
+                "interval": f"{_range_text(low, high, 1)}, against {best['forecast']}",
                 "raw": best["crps_skill"],
             }
         )
-    covered, low, high = (100 * model[f"coverage_90{end}"] for end in ("", "_low", "_high"))
+    covered, low, high = (model[f"coverage_90{end}"] for end in ("", "_low", "_high"))
     tiles.append(
         {
-            "name": "inside the 90 % intervals",
-            "value": f"{covered:.0f} %",
-            "interval": f"{max(low, 0):.0f} to {min(high, 100):.0f} %" if np.isfinite(low) else "",
+            "name": f"inside 90{NARROW}% intervals",
+            "value": percent(covered),
+            "interval": _range_text(max(low, 0.0), min(high, 1.0), 0) if np.isfinite(low) else "",
             "raw": model["coverage_90"],
         }
     )
     return {"text": f"{text}.", "calibration": _calibration(covered, low, high), "tiles": tiles}
 
 
+def _range_text(low: float, high: float, decimals: int) -> str:
+    return f"{quantity(100 * low, '', decimals)} to {percent(high, decimals)}"
+
+
 def _tile(name: str, row: Row, score: str, unit: str) -> dict[str, Any]:
-    low, high = (quantity(row[f"{score}_{end}"], "") for end in ("low", "high"))
-    interval = "" if low == "–" else f"{low} to {high} {unit}".rstrip()
+    ends = [row[f"{score}_{end}"] for end in ("low", "high")]
+    interval = f"{quantity(ends[0], '')} to {quantity(ends[1], unit)}"
     return {
         "name": name,
         "value": quantity(row[score], unit),
-        "interval": interval,
+        "interval": interval if np.isfinite(ends).all() else "",
         "raw": row[score],
     }
 
@@ -102,10 +111,10 @@ def _calibration(covered: float, low: float, high: float) -> str:
     """What the coverage of the 90 % intervals says."""
     if not np.isfinite(covered):
         return "The model predicts no intervals."
-    text = f"{covered:.0f} % of the observations lie inside its 90 % intervals"
-    if low <= 90 <= high:
-        return f"{text}, as they should within sampling error."
-    return f"{text}: the intervals are {'wider' if covered > 90 else 'narrower'} than they should be."
+    text = f"{percent(covered)} of the observations lie inside its 90{NARROW}% intervals"
+    if low <= 0.9 <= high:
+        return f"{text}: that differs from 90{NARROW}% by no more than chance."
+    return f"{text}: they are {'wider' if covered > 0.9 else 'narrower'} than they should be."
 
 
 # ---- data ----------------------------------------------------------------------------------------
@@ -138,7 +147,7 @@ def data_card(test: Dataset, split: str) -> dict[str, Any]:
     return {
         "target": ", ".join(f"{test.target_source}.{name}" for name in test.target_names),
         "sources": sources,
-        "features": ", ".join(test.feature_names),
+        "features": ", ".join((*test.statics, *test.computed)),
         "parts": parts,
         "notes": [str(note) for note in test.notes],
     }
@@ -148,7 +157,7 @@ def _range(variable: Variable) -> dict[str, str]:
     low, high = variable.low, variable.high
     known = low is not None and high is not None
     missing = "not scanned" if variable.missing is None else f"{100 * variable.missing:.3g} %"
-    return {"range": f"{low:.5g} to {high:.5g}" if known else "–", "missing": missing}
+    return {"range": f"{low:.5g} to {high:.5g}".replace("-", "−") if known else "–", "missing": missing}
 
 
 # ---- calibration and scores ----------------------------------------------------------------------
@@ -185,12 +194,15 @@ def score_table(rows: Sequence[Row]) -> dict[str, Any]:
         for i, row in enumerate(rows)
     ]
     unit = symbol(rows[0]["units"])
+    order = [0, *sorted(range(1, len(rows)), key=lambda i: rows[i]["crps"])]
     heads = [f"{h} ({unit})" if unit and h in ("CRPS", "RMSE", "MAE", "bias") else h for h in table.columns]
     return {
         "heads": heads,
         "rows": list(zip(table.names, cells, strict=True)),
         "spreads": {row["spread"] for row in rows},
-        "chart": charts.score_intervals(rows, "crps", unit, table.names),
+        "chart": charts.score_intervals(
+            [rows[i] for i in order], "crps", unit, [table.names[i] for i in order]
+        ),
     }
 
 
@@ -206,10 +218,10 @@ def losses(rows: Sequence[Row]) -> dict[str, Any]:
     texts = []
     for row in rows[1:]:
         lost = row["crps"] - rows[0]["crps"]
-        share = 100 * lost / rows[0]["crps"] if rows[0]["crps"] > 0 else np.nan
+        share = lost / rows[0]["crps"] if rows[0]["crps"] > 0 else np.nan
         word = "higher" if lost >= 0 else "lower"
         text = f"{row['forecast'].capitalize()}, the CRPS is {quantity(row['crps'], unit)} instead of "
-        text += f"{quantity(rows[0]['crps'], unit)}, {abs(share):.0f} % {word}"
+        text += f"{quantity(rows[0]['crps'], unit)}, {percent(abs(share))} {word}"
         low, high = row["crps_skill_low"], row["crps_skill_high"]
         texts.append(text + (", which may be chance." if low <= 0 <= high else "."))
     return {
@@ -226,7 +238,10 @@ def worst_cases(evaluation: Evaluation, variable: str, names: Mapping[Any, str])
     """The predictions with the largest errors, and the stations with the largest CRPS."""
     unit = symbol(evaluation.variables[variable])
     points = evaluation.predictions(variable)
-    error = points[f"{MODEL}_mean"] - points["observed"]
+    mean = f"{MODEL}_mean"
+    error = points[mean] - points["observed"]
+    typical = float(np.sqrt((error**2).mean())) or 1.0
+    decimals = int(np.clip(2 - np.floor(np.log10(typical)), 0, 6))
     order = np.argsort(-np.abs(error.to_numpy()), kind="stable")[:WORST]
     cases = []
     for i in order:
@@ -236,10 +251,11 @@ def worst_cases(evaluation: Evaluation, variable: str, names: Mapping[Any, str])
             {
                 "station": names.get(point["station"], str(point["station"])),
                 "time": "" if evaluation.time is None else show(point["time"].to_numpy()),
-                "observed": quantity(point["observed"], unit),
-                "predicted": f"{quantity(point[f'{MODEL}_mean'], '')} ± {quantity(std, unit)}",
-                "error": quantity(error.iloc[int(i)], unit),
-                "times": f"{abs(error.iloc[int(i)]) / std:.1f} σ" if std > 0 else "–",
+                "observed": quantity(point["observed"], unit, decimals),
+                "predicted": f"{quantity(point[mean], '', decimals)} ± "
+                f"{quantity(std, unit, decimals)}",
+                "error": quantity(error.iloc[int(i)], unit, decimals),
+                "times": quantity(abs(error.iloc[int(i)]) / std, "", 1) if std > 0 else "–",
                 "raw": repr(float(error.iloc[int(i)])),
             }
         )
@@ -249,9 +265,9 @@ def worst_cases(evaluation: Evaluation, variable: str, names: Mapping[Any, str])
         {
             "station": names.get(row["station"], str(row["station"])),
             "points": f"{row['points']:,}",
-            "crps": quantity(row["crps"], unit),
-            "rmse": quantity(row["rmse"], unit),
-            "bias": quantity(row["bias"], unit),
+            "crps": quantity(row["crps"], unit, decimals),
+            "rmse": quantity(row["rmse"], unit, decimals),
+            "bias": quantity(row["bias"], unit, decimals),
             "raw": repr(float(row["crps"])),
         }
         for row in table.nlargest(WORST, "crps").to_dict("records")

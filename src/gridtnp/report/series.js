@@ -1,6 +1,14 @@
 // The series of one station: observations, and the prediction as a fan.
 "use strict";
 
+// The times with values; i + 0.5 stands for a gap after i, where lines are broken.
+function withGaps(values, times) {
+  const known = values.map((v, i) => (v === null ? -1 : i)).filter((i) => i >= 0);
+  const steps = known.slice(1).map((i, k) => times[i] - times[known[k]]).sort((a, b) => a - b);
+  const usual = steps.length ? steps[Math.floor(steps.length / 2)] : 0;
+  return known.flatMap((i, k) => (k + 1 < known.length && times[known[k + 1]] - times[i] > 2.5 * usual ? [i, i + 0.5] : [i]));
+}
+
 class StationSeries {
   constructor(holder, report, listeners) {
     Object.assign(this, { holder, report, listeners });
@@ -29,9 +37,10 @@ class StationSeries {
     this.plot = null;
     if (!times || times.length < 2) return;
     const keep = (name) => Array.from(this.values(name), (v) => (Number.isNaN(v) ? null : v));
-    const known = keep("mean").map((v, i) => (v === null ? -1 : i)).filter((i) => i >= 0);
-    const pick = (list) => known.map((i) => list[i]);
-    const data = [pick(times), ...["q95", "q05", "q75", "q25", "mean", "observed"].map((n) => pick(keep(n)))];
+    const known = withGaps(keep("mean"), times);
+    const pick = (list) => known.map((i) => (Number.isInteger(i) ? list[i] : null));
+    const when = known.map((i) => (Number.isInteger(i) ? times[i] : (times[i - 0.5] + times[i + 0.5]) / 2));
+    const data = [when, ...["q95", "q05", "q75", "q25", "mean", "observed"].map((n) => pick(keep(n)))];
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
     const font = "11.5px system-ui, sans-serif";
@@ -41,7 +50,7 @@ class StationSeries {
     const few = known.length < 60;
     this.plot = new uPlot({
       width,
-      height: 270,
+      height: 300,
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false } },
@@ -59,13 +68,18 @@ class StationSeries {
       ],
       hooks: {
         draw: [(u) => this.mark(u, colour("accent"))],
-        setCursor: [(u) => this.listeners.hover(u.cursor.idx === null || u.cursor.idx === undefined ? null : known[u.cursor.idx])],
+        setCursor: [(u) => this.listeners.hover(this.at(u, known))],
       },
     }, data, this.holder);
     this.plot.over.addEventListener("click", () => {
-      const { idx } = this.plot.cursor;
-      if (idx !== null && idx !== undefined) this.listeners.pick(times[known[idx]]);
+      const i = this.at(this.plot, known);
+      if (i !== null) this.listeners.pick(times[i]);
     });
+  }
+
+  at(u, known) { // the time under the cursor
+    const i = u.cursor.idx === null || u.cursor.idx === undefined ? null : known[u.cursor.idx];
+    return Number.isInteger(i) ? i : null;
   }
 
   mark(u, ink) {
