@@ -53,8 +53,11 @@ def main() -> None:
     pictures = plots.album(evaluation, out)
     plots.maps(field, "tmax", stations=unseen).savefig(pictures / "map.png", dpi=150)
 
+    model.report(test, out / "report.html", evaluation=evaluation, overwrite=True)
+
     print(f"Everything is in {out}:")
     for path, text in {
+        "report.html": "open it in a browser: map, calibration, scores",
         "plots/map.png": f"tmax in {MONTH[:7]} and its errors at held-out stations",
         "plots/": "calibration, normalised errors, training",
         "map.nc": "the same map for xarray",

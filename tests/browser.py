@@ -166,9 +166,11 @@ class Browser:
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """A picture of the window, or of the whole page."""
-        made = self.devtools(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=whole
-        ) if not whole else self._whole()
+        made = (
+            self.devtools("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+            if not whole
+            else self._whole()
+        )
         path.write_bytes(base64.b64decode(made["data"]))
 
     def _whole(self) -> Any:

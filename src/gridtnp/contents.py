@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import torch
@@ -68,6 +69,20 @@ class ModelContents:
 
 def describe(model: ModelContents) -> str:
     """A model in a few lines: targets, context, features, times, grid, network and recipe."""
+    title, rows = _described(model)
+    width = max(map(len, rows))
+    return "\n".join([title, *(f"  {what:<{width}}  {text}" for what, text in rows.items())])
+
+
+def describe_html(model: ModelContents) -> str:
+    """The same as a table, for notebooks."""
+    title, rows = _described(model)
+    lines = [f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows.items()]
+    return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"
+
+
+def _described(model: ModelContents) -> tuple[str, dict[str, str]]:
+    """A title, and what there is to say by key."""
     config, spec, network = model.config, model.spec, model.network
     targets = [f"{name} ({spec.units.get(name) or 'no units'})" for name in spec.target]
     contexts = [
@@ -90,9 +105,7 @@ def describe(model: ModelContents) -> str:
     parameters = sum(p.numel() for p in network.parameters())
     rows["network"] = f"{kind}, {parameters:,} parameters, width {config.dim}"
     rows["recipe"] = recipe(model.recipe).summary
-    width = max(map(len, rows))
-    lines = [f"  {what:<{width}}  {text}" for what, text in rows.items()]
-    return "\n".join([f"GriddedTNP to predict {', '.join(targets)}", *lines])
+    return f"GriddedTNP to predict {', '.join(targets)}", rows
 
 
 def _times(spec: TaskSpec) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 
 from gridtnp import saving
 from gridtnp.config import ModelConfig, Positions
-from gridtnp.contents import ModelContents, describe
+from gridtnp.contents import ModelContents, describe, describe_html
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.reading import Data
@@ -89,6 +89,9 @@ class GriddedTNP:
 
     def __repr__(self) -> str:
         return describe(self.contents)
+
+    def _repr_html_(self) -> str:
+        return describe_html(self.contents)
 
     # ---- fitting and saving ----------------------------------------------------------------------
 
@@ -400,4 +403,51 @@ class GriddedTNP:
             block=block,
             batch=batch,
             seed=seed,
+        )
+
+    def report(
+        self,
+        test: Dataset,
+        path: str | os.PathLike[str] = "report.html",
+        *,
+        evaluation: Evaluation | None = None,
+        baselines: Sequence[str] | None = None,
+        train: Dataset | None = None,
+        times: int = 12,
+        points: int = 12_000,
+        samples: int = 8,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write a report as one HTML file that needs no network.
+
+        It has a verdict, the data, an interactive map, calibration, scores beside baselines, what
+        each source is worth, joint samples, the worst cases, and how to reproduce it. Its numbers
+        are those of `evaluate`.
+
+        Args:
+            test: The part to test on, which the model was not trained on.
+            path: The file to write.
+            evaluation: The result of `evaluate` on this part, if there is one already.
+            baselines, train: As in `evaluate`.
+            times: How many of the last times are on the map.
+            points: About how many grid points the map has.
+            samples: Number of joint samples; 0 leaves them out.
+            overwrite: Replace an existing file.
+
+        Returns:
+            The path of the file.
+        """
+        from gridtnp.report.page import write_report
+
+        return write_report(
+            self.contents,
+            test,
+            path,
+            evaluation=evaluation,
+            baselines=baselines,
+            train=train,
+            times=times,
+            points=points,
+            samples=samples,
+            overwrite=overwrite,
         )

@@ -18,7 +18,7 @@ from gridtnp.cli.flags import in_flags
 SOURCES = Path(gridtnp.__file__).parent
 EDGES = ("cli", "ops", "network", "plots", "reproduce", "synthetic", "testing.py", "demo")
 """Not used by these commands, or written for the command line."""
-COMMANDS = ("inspect", "init", "fit", "evaluate", "predict", "sample", "export")
+COMMANDS = ("inspect", "init", "fit", "evaluate", "predict", "sample", "export", "report")
 ONLY_IN_PYTHON = {"block", "chunk", "config", "memory", "progress", "quiet", "rows", "selection"}
 ONLY_IN_PYTHON |= {"shard", "trackers", "train", "val"}
 """Arguments that users of a command do not pass, so that no message can be about theirs."""
@@ -87,7 +87,7 @@ def test_arguments_become_flags(command: str, message: str, shown: str) -> None:
 def test_no_message_advises_python_where_there_is_a_flag() -> None:
     """Every text in the library, as every command would print it."""
     methods = (Dataset, Dataset.split, GriddedTNP.for_data, GriddedTNP.fit, GriddedTNP.evaluate)
-    methods += (GriddedTNP.predict, GriddedTNP.sample, Recipe)
+    methods += (GriddedTNP.predict, GriddedTNP.sample, GriddedTNP.report, Recipe)
     known = {name for method in methods for name in inspect.signature(method).parameters}
     names = "|".join(sorted(known - {"self", "test"} - ONLY_IN_PYTHON))
     python = re.compile(rf"(?<![\w.'-])(?<!\w\()({names})=|(\.at)\(|(GriddedTNP\.load)")

@@ -45,6 +45,14 @@ app = App(
 Files = Annotated[list[str], Parameter(help="Paths, or name=path.")]
 Json = Annotated[bool, Parameter(negative="", help="Print JSON.")]
 Run = Annotated[Path, Parameter(help="Folder of a run.")]
+Baselines = Annotated[
+    list[str] | None,
+    Parameter(
+        consume_multiple=True,
+        negative="",
+        help="Baselines to compare with (default: the experiment's).",
+    ),
+]
 FreshSources = Annotated[
     list[str] | None,
     Parameter(
@@ -159,14 +167,7 @@ def evaluate(
     run: Run,
     /,
     *,
-    baselines: Annotated[
-        list[str] | None,
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Baselines to compare with (default: the experiment's).",
-        ),
-    ] = None,
+    baselines: Baselines = None,
     limit: Annotated[int | None, Parameter(help="Maximum number of times.")] = None,
     json: Json = False,
 ) -> None:
@@ -187,6 +188,43 @@ def evaluate(
     _print(json, json_text.loads(found.to_json()) | record, f"{found}{where}")
     if failure is not None:  # after the scores, which took the time
         raise failure
+
+
+@app.command
+def report(
+    run: Run,
+    /,
+    *,
+    output: Annotated[
+        Path | None,
+        Parameter(name=["--output", "-o"], help="File to write (default: report.html in the run)."),
+    ] = None,
+    baselines: Baselines = None,
+    times: Annotated[int, Parameter(help="How many of the last times are on the map.")] = 12,
+    points: Annotated[int, Parameter(help="About how many grid points the map has.")] = 12_000,
+    samples: Annotated[int, Parameter(help="Number of joint samples.")] = 8,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Write a report of a run as one HTML file: maps, calibration, scores."""
+    path = run / "report.html" if output is None else output
+    require_free(path, overwrite)
+    model, experiment = load_run(run)
+    train, _, test = experiment.parts()
+    names = experiment.evaluate.baselines if baselines is None else baselines
+    found = None
+    if test is not train:  # which the report would refuse
+        found = model.evaluate(test, names, train=train, limit=experiment.evaluate.limit)
+    path = model.report(
+        test,
+        path,
+        evaluation=found,
+        times=times,
+        points=points,
+        samples=samples,
+        overwrite=overwrite,
+    )
+    _print(json, {"wrote": str(path)}, f"wrote {path}")
 
 
 @app.command

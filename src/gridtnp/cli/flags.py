@@ -24,6 +24,7 @@ _KEYWORD = re.compile(
 _CALLS: tuple[tuple[str, str], ...] = (
     (r"(?:model\.)?fit\(.*?resume=True\)", "gridtnp fit EXPERIMENT --resume"),
     (r"(?:model\.)?evaluate\(.*?train=\w+\)", "a split in the experiment"),
+    (r"give the test part: .*?data\.split\(\.\.\.\)", "set a split in the experiment"),
     (r"load it with (?:gt\.)?GriddedTNP\.load", "repeat the options that it began with"),
     (r",? or pass the data of all times, without \.at\(\.\.\.\)", ""),
     (rf"(?:\w+)?\.at\((?P<time>{_QUOTED}|\.\.\.)\)", r"times=[\g<time>]"),

@@ -21,7 +21,7 @@ from gridtnp.data.reading import require_installed
 from gridtnp.errors import require_known
 from gridtnp.evaluation import scores
 from gridtnp.evaluation.bootstrap import bootstrap_means, interval, place_blocks, time_blocks
-from gridtnp.evaluation.summary import MODEL, render, summarise
+from gridtnp.evaluation.summary import MODEL, render, render_html, summarise
 from gridtnp.files import replace_file, write_text
 
 COVERAGES = tuple(f"coverage_{round(100 * level)}" for level in scores.LEVELS)
@@ -176,6 +176,9 @@ class Evaluation:
         text, width = io.StringIO(), shutil.get_terminal_size((WIDTH, 0)).columns
         Console(file=text, width=width, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def _repr_html_(self) -> str:
+        return render_html(self._by_variable(), self.split, self.notes)
 
     def __rich__(self) -> RenderableType:
         return render(self._by_variable(), self.split, self.notes)

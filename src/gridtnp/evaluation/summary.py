@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,34 @@ def render(tables: Sequence[Sequence[Row]], split: str, notes: Sequence[str]) ->
     parts: list[RenderableType] = []
     for rows in tables:
         parts += [ScoreTable.of(rows), Text(summarise(rows, split), style="bold"), Text("")]
+    return Group(*parts, *(Text(line, style="dim") for line in [*_legend(tables), *notes]))
+
+
+def render_html(tables: Sequence[Sequence[Row]], split: str, notes: Sequence[str]) -> str:
+    """The same as HTML, for notebooks."""
+    parts = []
+    for rows in tables:
+        table = ScoreTable.of(rows)
+        heads = "".join(f"<th>{escape(head)}</th>" for head in ("", *table.columns))
+        lines = [
+            "".join(f"<td>{escape(column[i])}</td>" for column in table.columns.values())
+            for i in range(len(table.names))
+        ]
+        body = [
+            f"<tr><th>{escape(n)}</th>{line}</tr>"
+            for n, line in zip(table.names, lines, strict=True)
+        ]
+        parts += [
+            f"<table><caption>{escape(table.title)}</caption><thead><tr>{heads}</tr></thead>",
+            f"<tbody>{''.join(body)}</tbody></table>",
+            f"<p><b>{escape(summarise(rows, split))}</b></p>",
+        ]
+    small = "<br>".join(escape(line) for line in [*_legend(tables), *notes])
+    return "".join([*parts, f"<p><small>{small}</small></p>"])
+
+
+def _legend(tables: Sequence[Sequence[Row]]) -> list[str]:
+    """What the signs in the tables mean."""
     spreads = {row["spread"] for rows in tables for row in rows}
     legend = [
         "± is half the 95 % interval over blocks of time and stations; bias is forecast − observed."
@@ -34,7 +63,7 @@ def render(tables: Sequence[Sequence[Row]], split: str, notes: Sequence[str]) ->
         legend.append("* predicts no standard deviation; its RMSE in training is used.")
     if "none" in spreads:
         legend.append("° predicts no standard deviation; its CRPS is its MAE.")
-    return Group(*parts, *(Text(line, style="dim") for line in [*legend, *notes]))
+    return legend
 
 
 def summarise(rows: Sequence[Row], split: str) -> str:

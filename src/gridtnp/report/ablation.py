@@ -25,13 +25,18 @@ class Nothing(Selection):
         return rows[:0]
 
 
-def ablation(
-    model: ModelContents, test: Dataset, *, limit: int, seed: int = 0
-) -> tuple[Evaluation, list[str]]:
-    """The model beside itself without each source, as if these were baselines; and notes.
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """The model beside itself without each source, as if these were baselines."""
 
-    `limit` is the maximum number of times. A source without which other points would be predicted
-    is left out with a note.
+    evaluation: Evaluation
+    notes: tuple[str, ...]
+
+
+def ablation(model: ModelContents, test: Dataset, *, limit: int, seed: int = 0) -> Ablation:
+    """Leave out each source in turn, at no more than `limit` times.
+
+    A source without which other points would be predicted is left out with a note.
     """
     contexts = model.spec.contexts
     with quietly():
@@ -46,7 +51,7 @@ def ablation(
                 forecasts[f"without {source}"] = found.forecasts[MODEL]
             else:
                 notes.append(f"without {source}, other points would be predicted")
-    return replace(whole, forecasts=forecasts), notes
+    return Ablation(replace(whole, forecasts=forecasts), tuple(notes))
 
 
 def _same_points(a: Evaluation, b: Evaluation) -> bool:

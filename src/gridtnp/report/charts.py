@@ -104,7 +104,9 @@ def coverage(rows: Sequence[Mapping[str, Any]], levels: Sequence[float]) -> str:
     offsets = np.linspace(-0.008, 0.008, len(rows)) if len(rows) > 1 else [0.0]
     for i, row in reversed(list(enumerate(rows))):
         kind = "model" if i == 0 else "other"
-        places = [(x(level + offsets[i]), row[f"coverage_{round(100 * level)}"]) for level in levels]
+        places = [
+            (x(level + offsets[i]), row[f"coverage_{round(100 * level)}"]) for level in levels
+        ]
         points = " ".join(f"{px:.1f},{y(max(v, 0.4)):.1f}" for px, v in places)
         parts.append(f'<polyline class="curve {kind}" points="{points}"/>')
         for (px, value), level in zip(places, levels, strict=True):
@@ -113,7 +115,9 @@ def coverage(rows: Sequence[Mapping[str, Any]], levels: Sequence[float]) -> str:
                 low, high = max(low, 0.4), min(max(high, 0.4), 1.0)
                 parts.append(_line(px, y(low), px, y(high), f"thin {kind}"))
             if value >= 0.4:
-                parts.append(f'<circle class="dot {kind}" cx="{px:.1f}" cy="{y(value):.1f}" r="4"/>')
+                parts.append(
+                    f'<circle class="dot {kind}" cx="{px:.1f}" cy="{y(value):.1f}" r="4"/>'
+                )
     ticks = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     frame = _frame(x, y, ticks[::2], ticks, percent=True)
     labels = _labels("probability of the interval", "observations inside")
@@ -132,7 +136,9 @@ def spread_skill(curves: Sequence[Mapping[str, Sequence[float]]], unit: str) -> 
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
         if i == 0:  # lines of others would hide it
             parts.append(f'<polyline class="curve {kind}" points="{points}"/>')
-        parts += [f'<circle class="dot {kind}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in places]
+        parts += [
+            f'<circle class="dot {kind}" cx="{a:.1f}" cy="{b:.1f}" r="4"/>' for a, b in places
+        ]
     ticks = nice_ticks(0, most, 4)
     frame = _frame(x, y, ticks, ticks)
     in_unit = f" ({unit})" if unit else ""

@@ -158,9 +158,7 @@ def joint_samples(
     return {name: pack(found[name].to_numpy().reshape(shape)) for name in model.spec.target_names}
 
 
-def observations(
-    model: ModelContents, test: Dataset, times: np.ndarray | None
-) -> dict[str, Any]:
+def observations(model: ModelContents, test: Dataset, times: np.ndarray | None) -> dict[str, Any]:
     """What the model is given of the target variables at each time: places and values."""
     with quietly():
         reader = ContextReader.of(model.spec, test)

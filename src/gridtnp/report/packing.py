@@ -8,13 +8,12 @@ import json
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 MISSING = 2**16 - 1
 """The code of NaN."""
 
 
-def pack(values: Float[np.ndarray, "..."]) -> dict[str, Any]:
+def pack(values: np.ndarray) -> dict[str, Any]:
     """An array as integers from 0 to 65534, between its least and its largest value.
 
     Differences along the last axis, first all low and then all high bytes, compress best.
@@ -37,7 +36,7 @@ def pack(values: Float[np.ndarray, "..."]) -> dict[str, Any]:
     }
 
 
-def unpack(packed: dict[str, Any]) -> Float[np.ndarray, "..."]:
+def unpack(packed: dict[str, Any]) -> np.ndarray:
     """What the page makes of a packed array."""
     data = np.frombuffer(gzip.decompress(base64.b64decode(packed["data"])), np.uint8)
     pairs = np.ascontiguousarray(data.reshape(2, -1).T).view("<u2").reshape(packed["shape"])

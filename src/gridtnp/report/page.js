@@ -35,6 +35,7 @@ async function start() {
       if (moving) moving.update();
     });
   }
+  window.gridtnp = { report, explorer, samples: moving }; // for the console, and for tests
   document.documentElement.dataset.ready = "yes";
 }
 

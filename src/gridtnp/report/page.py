@@ -19,12 +19,11 @@ from gridtnp.data.times import show
 from gridtnp.errors import require_installed
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.evaluation.results import Evaluation
-from gridtnp.evaluation.summary import MODEL
 from gridtnp.files import write_text
 from gridtnp.report import maps, sections
-from gridtnp.report.ablation import ablation
+from gridtnp.report.ablation import Ablation, ablation
 from gridtnp.report.packing import json_in_html, pack
-from gridtnp.report.series import series
+from gridtnp.report.series import series, shown_stations
 from gridtnp.training.run_folder import environment
 
 FOLDER = Path(__file__).parent
@@ -64,7 +63,8 @@ def write_report(
         evaluation = evaluate(model, test, baselines, train=train)
     _require_same_variables(model, evaluation)
     data = browser_data(model, test, evaluation, times, points, samples)
-    write_text(place, render(model, test, evaluation, data))
+    without = ablation(model, test, limit=ABLATION_TIMES, seed=evaluation.seed)
+    write_text(place, render(model, test, evaluation, without, data))
     return place
 
 
@@ -74,9 +74,7 @@ def _require_free(path: Path, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise FileExistsError(f"{str(path)!r} already exists; pass overwrite=True to replace it.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"No such folder: {str(path.parent)!r}; create it to write there."
-        )
+        raise FileNotFoundError(f"No such folder: {str(path.parent)!r}; create it to write there.")
 
 
 def _require_unseen(test: Dataset | object) -> None:
@@ -157,13 +155,19 @@ def _coastline() -> dict[str, Any]:
 
 
 def render(
-    model: ModelContents, test: Dataset, evaluation: Evaluation, data: dict[str, Any]
+    model: ModelContents,
+    test: Dataset,
+    evaluation: Evaluation,
+    without: Ablation,
+    data: dict[str, Any],
 ) -> str:
     """The whole page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     script = "\n".join(_read(name) for name in SCRIPTS)
     style = "\n".join(_read(name) for name in STYLES)
     assert "</script" not in script.lower()
@@ -171,12 +175,11 @@ def render(
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    names = dict(zip(_station_keys(evaluation, data), data["stations"]["names"], strict=True))
+    names = dict(zip(shown_stations(evaluation), data["stations"]["names"], strict=True))
     variables = []
-    without, notes = ablation(model, test, limit=ABLATION_TIMES, seed=evaluation.seed)
     for name, units in evaluation.variables.items():
         rows = sections.rows_of(evaluation, name)
-        lost = sections.rows_of(without, name)
+        lost = sections.rows_of(without.evaluation, name)
         variables.append(
             {
                 "name": name,
@@ -198,8 +201,8 @@ def render(
         split=evaluation.split,
         notes=evaluation.notes,
         variables=variables,
-        losses_on=without.split,
-        losses_notes=notes,
+        losses_on=without.evaluation.split,
+        losses_notes=without.notes,
         card=sections.data_card(test, evaluation.split),
         reasons=data["reasons"],
         has_fields=data["fields"] is not None,
@@ -215,15 +218,6 @@ def render(
         fingerprint=test.fingerprint(),
         licences={name: _read(f"vendor/{name}.LICENSE") for name in LICENCES},
     )
-
-
-def _station_keys(evaluation: Evaluation, data: dict[str, Any]) -> list[Any]:
-    """The stations of the series as the evaluation calls them."""
-    from gridtnp.report.series import shown_stations
-
-    keys = list(shown_stations(evaluation))
-    assert len(keys) == len(data["stations"]["names"])
-    return keys
 
 
 def _read(name: str) -> str:

@@ -51,7 +51,11 @@ def percent(value: float, decimals: int = 0) -> str:
 def rows_of(evaluation: Evaluation, variable: str) -> list[dict[str, Any]]:
     """The scores of a variable, the model first."""
     table = evaluation.to_dataframe()
-    return [{str(k): v for k, v in r.items()} for r in table.to_dict("records") if r["variable"] == variable]
+    return [
+        {str(k): v for k, v in r.items()}
+        for r in table.to_dict("records")
+        if r["variable"] == variable
+    ]
 
 
 # ---- verdict -------------------------------------------------------------------------------------
@@ -157,7 +161,10 @@ def _range(variable: Variable) -> dict[str, str]:
     low, high = variable.low, variable.high
     known = low is not None and high is not None
     missing = "not scanned" if variable.missing is None else f"{100 * variable.missing:.3g} %"
-    return {"range": f"{low:.5g} to {high:.5g}".replace("-", "−") if known else "–", "missing": missing}
+    return {
+        "range": f"{low:.5g} to {high:.5g}".replace("-", "−") if known else "–",
+        "missing": missing,
+    }
 
 
 # ---- calibration and scores ----------------------------------------------------------------------
@@ -195,7 +202,10 @@ def score_table(rows: Sequence[Row]) -> dict[str, Any]:
     ]
     unit = symbol(rows[0]["units"])
     order = [0, *sorted(range(1, len(rows)), key=lambda i: rows[i]["crps"])]
-    heads = [f"{h} ({unit})" if unit and h in ("CRPS", "RMSE", "MAE", "bias") else h for h in table.columns]
+    heads = [
+        f"{h} ({unit})" if unit and h in ("CRPS", "RMSE", "MAE", "bias") else h
+        for h in table.columns
+    ]
     return {
         "heads": heads,
         "rows": list(zip(table.names, cells, strict=True)),
@@ -220,7 +230,9 @@ def losses(rows: Sequence[Row]) -> dict[str, Any]:
         lost = row["crps"] - rows[0]["crps"]
         share = lost / rows[0]["crps"] if rows[0]["crps"] > 0 else np.nan
         word = "higher" if lost >= 0 else "lower"
-        text = f"{row['forecast'].capitalize()}, the CRPS is {quantity(row['crps'], unit)} instead of "
+        text = (
+            f"{row['forecast'].capitalize()}, the CRPS is {quantity(row['crps'], unit)} instead of "
+        )
         text += f"{quantity(rows[0]['crps'], unit)}, {percent(abs(share))} {word}"
         low, high = row["crps_skill_low"], row["crps_skill_high"]
         texts.append(text + (", which may be chance." if low <= 0 <= high else "."))
@@ -260,7 +272,8 @@ def worst_cases(evaluation: Evaluation, variable: str, names: Mapping[Any, str])
             }
         )
     table = evaluation.per("station")
-    table = table[(table["forecast"] == MODEL) & (table["variable"] == variable)]
+    own = (table["forecast"] == MODEL) & (table["variable"] == variable)
+    records = [{str(k): v for k, v in r.items()} for r in table.loc[own].to_dict("records")]
     stations = [
         {
             "station": names.get(row["station"], str(row["station"])),
@@ -270,6 +283,6 @@ def worst_cases(evaluation: Evaluation, variable: str, names: Mapping[Any, str])
             "bias": quantity(row["bias"], unit, decimals),
             "raw": repr(float(row["crps"])),
         }
-        for row in table.nlargest(WORST, "crps").to_dict("records")
+        for row in sorted(records, key=lambda row: -row["crps"])[:WORST]
     ]
     return {"cases": cases, "stations": stations}

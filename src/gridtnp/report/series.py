@@ -28,11 +28,12 @@ FAN = (0.05, 0.25, 0.75, 0.95)
 def shown_stations(evaluation: Evaluation) -> np.ndarray:
     """All stations, or the 50 with the largest CRPS and an even choice of the others."""
     scores = evaluation.per("station")
-    own = scores[(scores["forecast"] == MODEL) & (scores["variable"] == next(iter(evaluation.variables)))]
-    names = own["station"].to_numpy()
+    first = next(iter(evaluation.variables))
+    own = (scores["forecast"] == MODEL).to_numpy() & (scores["variable"] == first).to_numpy()
+    names, crps = (scores[key].to_numpy()[own] for key in ("station", "crps"))
     if len(names) <= MOST_STATIONS:
         return names
-    worst = own.nlargest(50, "crps")["station"].to_numpy()
+    worst = names[np.argsort(-crps, kind="stable")[:50]]
     others = names[~np.isin(names, worst)]
     even = np.linspace(0, len(others) - 1, MOST_STATIONS - len(worst)).round().astype(int)
     return np.sort(np.concatenate([worst, others[even]]))
@@ -50,10 +51,10 @@ def series(model: ModelContents, test: Dataset, evaluation: Evaluation) -> dict[
     tables = {}
     for name in evaluation.variables:
         points = evaluation.predictions(name)
-        points = points[points["station"].isin(stations)]
+        kept = np.isin(points["station"].to_numpy(), stations)
         if times is not None:
-            points = points[points["time"] >= times[0]]
-        tables[name] = points
+            kept &= points["time"].to_numpy() >= times[0]
+        tables[name] = points.loc[kept]
     first = next(iter(tables.values()))
     fans = _fans(model, test, first)
     steps = [0] if times is None else list(times.astype("datetime64[ns]"))
@@ -116,7 +117,7 @@ def _fans(
     """
     if not test.held_out:
         return None
-    at = points[[c for c in ("time", "station", "lat", "lon") if c in points]]
+    at = points.filter(["time", "station", "lat", "lon"])
     at = _with_statics(test, at)
     with quietly():
         found = predict(model, test, at, quantiles=FAN, progress=False)
