@@ -21,6 +21,7 @@ def test_the_demo_leaves_scores_maps_and_a_model(tmp_path: Path) -> None:
     for name in ("map", "errors", "pit", "coverage", "training"):
         assert (out / "plots" / f"{name}.png").stat().st_size > 10_000
     assert (out / "eval" / "scores.csv").exists()
+    assert 200_000 < (out / "report.html").stat().st_size < 5_000_000
     with xr.open_dataset(out / "map.nc") as field:
         assert field["tmax_mean"].shape == (119, 205)
     assert gt.GriddedTNP.load(out).spec.target == ("stations.tmax",)

@@ -103,6 +103,23 @@ def test_fit_says_what_it_will_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert "600 steps" not in text
 
 
+def test_report_writes_one_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    few = ("--points", "60", "--samples", "0", "--baselines", "nearest")
+    assert output(capsys, "report", "runs/exp", *few) == "wrote runs/exp/report.html\n"
+    assert "Tested on</strong>" in Path("runs/exp/report.html").read_text(encoding="utf-8")
+    sentence = error(capsys, 1, "report", "runs/exp", *few)
+    assert sentence == "'runs/exp/report.html' already exists; pass --overwrite to replace it."
+    record = json.loads(output(capsys, "report", "runs/exp", *few, "--overwrite", "--json"))
+    assert record == {"wrote": "runs/exp/report.html"}
+    assert "No such folder" in error(capsys, 1, "report", "runs/exp", "-o", "missing/a.html")
+    run = Path(shutil.copytree("runs/exp", tmp_path / "run"))
+    settings = yaml.safe_load((run / "experiment.yaml").read_text()) | {"split": {}}
+    (run / "experiment.yaml").write_text(yaml.safe_dump(settings))
+    sentence = error(capsys, 1, "report", str(run), "--overwrite")
+    assert sentence.startswith("Part 'all' may have been trained on")
+    assert sentence.endswith("set a split in the experiment.")
+
+
 def test_a_folder_in_use_is_refused_first_and_left_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -46,7 +46,10 @@ def number(text: str) -> float:
 
 def rows(browser: Browser, query: str) -> dict[str, str]:
     """The names and texts of a tip or of the values of a station."""
-    script = "return [...document.querySelectorAll(arguments[0] + ' div')].map((row) => [...row.children].map((e) => e.textContent))"
+    script = (
+        "return [...document.querySelectorAll(arguments[0] + ' div')]"
+        ".map((row) => [...row.children].map((e) => e.textContent))"
+    )
     return dict(browser.run(script, query))
 
 

@@ -62,7 +62,7 @@ def score_intervals(
         parts.append(f'<circle class="dot {kind}" cx="{x(row[score]):.1f}" cy="{y}" r="6"/>')
         parts.append(
             f'<text class="name {kind}" x="{label - 12}" y="{y + 4.5}" text-anchor="end">'
-            f"{escape(name)}</text>"
+            f"{escape(_shortened(name))}<title>{escape(name)}</title></text>"
         )
     title = f"{score.upper()}{f', {unit}' if unit else ''}"
     middle = label + (width - label - right) / 2
@@ -188,6 +188,10 @@ def _labels(across: str, up: str) -> list[str]:
         f'<text class="axis" x="12" y="{half}" text-anchor="middle" '
         f'transform="rotate(-90 12 {half})">{escape(up)}</text>',
     ]
+
+
+def _shortened(name: str, most: int = 21) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -195,7 +195,7 @@ class MapView {
     context.beginPath();
     path(this.report.coast);
     context.strokeStyle = colour("coast");
-    context.lineWidth = 1.1;
+    context.lineWidth = this.region.around ? 0.7 : 1.1;
     context.stroke();
     if (this.over) this.over(context, colour);
     context.restore();

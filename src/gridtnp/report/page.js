@@ -123,7 +123,7 @@ class Explorer {
       error: new ColourScale("error", -largest, largest),
     };
     if (own) {
-      made.std = new ColourScale("std", ...quantileRange([own.std], 0.004));
+      made.std = new ColourScale("std", ...quantileRange([own.std], 0.012));
       made.support = new ColourScale("support", 0, quantileRange([own.support], 0.002)[1]);
     }
     return made;
@@ -131,13 +131,13 @@ class Explorer {
 
   scale() { // the colours of the map: of its time alone, or of all times
     const { variable, layer, time } = this.state, all = this.scales[variable][layer], same = find("#same");
-    if (layer !== "mean" || !same || same.checked) return all;
-    const key = `${variable} ${time}`;
+    if (!["mean", "std"].includes(layer) || !same || same.checked) return all;
+    const key = `${variable} ${layer} ${time}`;
     if (!this.own.has(key)) {
       const { lat, lon } = this.report.grid, size = lat.size * lon.size;
-      const now = this.report.fields[variable].mean.subarray(time * size, (time + 1) * size);
-      const seen = Float32Array.from(this.report.stations.names, (_, i) => this.at("observed", i));
-      this.own.set(key, new ColourScale("mean", ...quantileRange([now, seen], 0.002)));
+      const now = [this.report.fields[variable][layer].subarray(time * size, (time + 1) * size)];
+      if (layer === "mean") now.push(Float32Array.from(this.report.stations.names, (_, i) => this.at("observed", i)));
+      this.own.set(key, new ColourScale(layer, ...quantileRange(now, layer === "mean" ? 0.002 : 0.012)));
     }
     return this.own.get(key);
   }
@@ -206,7 +206,9 @@ class Explorer {
   }
 
   drawStations(context, colour) {
-    const { report, state } = this, colours = this.scale(), size = this.map.width < 480 ? 0.7 : 1;
+    const { report, state } = this, colours = this.scale();
+    const many = Math.min(1, Math.sqrt(45 / report.stations.names.length));
+    const size = Math.max(0.5, many * (this.map.width < 480 ? 0.7 : 1));
     if (find("#dots").checked) {
       const values = report.observed[state.variable], n = report.context.names.length;
       const bright = state.layer === "std" || state.layer === "support";
@@ -348,6 +350,7 @@ class Explorer {
     const { canvas } = this.map;
     for (const radio of findAll("input[name=layer]")) radio.addEventListener("change", () => this.set({ layer: radio.value }));
     find("#dots").addEventListener("change", () => this.map.draw());
+    for (const radio of findAll("input[name=series]")) radio.addEventListener("change", () => this.series.show(true));
     if (find("#same")) find("#same").addEventListener("change", () => this.set({}));
     find("#station").addEventListener("change", (event) => this.set({ station: Number(event.target.value) }));
     canvas.addEventListener("pointermove", (event) => this.showTip(event.offsetX, event.offsetY));

@@ -9,6 +9,13 @@ function withGaps(values, times) {
   return known.flatMap((i, k) => (k + 1 < known.length && times[known[k + 1]] - times[i] > 2.5 * usual ? [i, i + 0.5] : [i]));
 }
 
+function timeLabel(seconds, step) {
+  const text = new Date(seconds * 1000).toISOString(), day = 86400;
+  if (step >= 300 * day) return text.slice(0, 4);
+  if (step >= 28 * day) return text.slice(0, 7);
+  return step >= day ? text.slice(5, 10) : text.slice(11, 16);
+}
+
 class StationSeries {
   constructor(holder, report, listeners) {
     Object.assign(this, { holder, report, listeners });
@@ -36,7 +43,9 @@ class StationSeries {
     if (this.plot) this.plot.destroy();
     this.plot = null;
     if (!times || times.length < 2) return;
-    const keep = (name) => Array.from(this.values(name), (v) => (Number.isNaN(v) ? null : v));
+    const chosen = document.querySelector("input[name=series]:checked"), mean = this.values("mean");
+    const departures = chosen !== null && chosen.value === "departures";
+    const keep = (name) => Array.from(this.values(name), (v, i) => (Number.isNaN(v) ? null : departures ? v - mean[i] : v));
     const known = withGaps(keep("mean"), times);
     const pick = (list) => known.map((i) => (Number.isInteger(i) ? list[i] : null));
     const when = known.map((i) => (Number.isInteger(i) ? times[i] : (times[i - 0.5] + times[i + 0.5]) / 2));
@@ -55,7 +64,7 @@ class StationSeries {
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: { range: (u, low, high) => uPlot.rangeNum(low, high, 0.1, false) } },
-      axes: [{ ...axis, space: 56 }, { ...axis, size: 44, label: withUnit(name, unit && `(${unit})`), labelSize: 20, labelFont: font }],
+      axes: [{ ...axis, space: 64, values: (u, splits, _, __, step) => splits.map((t) => timeLabel(t, step)) }, { ...axis, size: 44, values: (u, splits) => splits.map((v) => String(Number(v.toPrecision(6))).replace("-", "−")), label: withUnit(departures ? `${name} − mean` : name, unit && `(${unit})`), labelSize: 20, labelFont: font }],
       series: [
         {},
         { ...bare }, { ...bare }, { ...bare }, { ...bare },
