@@ -60,7 +60,7 @@ def parts(held_out: str | None = None, units: str = "K") -> tuple[gt.Dataset, gt
 
 
 def fitted(train: gt.Dataset) -> gt.GriddedTNP:
-    model = gt.GriddedTNP.for_data(train, dim=8, heads=2, layers=1, quiet=True)
+    model = gt.GriddedTNP.for_data(train, dim=8, heads=2, layers=1, prior="none", quiet=True)
     return model.fit(train, recipe=gt.Recipe(steps=2, batch=2), quiet=True)
 
 

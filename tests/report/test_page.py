@@ -19,6 +19,7 @@ import gridtnp as gt
 from gridtnp.report import page
 from gridtnp.report.ablation import ablation
 from gridtnp.report.charts import nice_ticks
+from gridtnp.report.maps import Region
 from gridtnp.report.packing import json_in_html, pack, unpack
 from gridtnp.report.sections import quantity, symbol, verdict
 
@@ -258,7 +259,7 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^Part 'train' may have been trained on.*the test part"):
         report(train, tmp_path / "a.html")
     with pytest.raises(TypeError, match=r"^test is a DataFrame: must be the test part"):
-        report(small.table(), tmp_path / "a.html")  # type: ignore[arg-type]
+        page.require_unseen(small.table())
     with pytest.raises(ValueError, match=r"^times=0: must be at least 1\.$"):
         report(test, tmp_path / "a.html", times=0)
     with pytest.raises(ValueError, match=r"^samples=-1: must not be negative\.$"):
@@ -291,6 +292,20 @@ def test_packing_keeps_sixteen_bits() -> None:
     assert packed["step"] < 2e-4
     for constant in (np.full((2, 3), 4.5), np.full((2, 3), np.nan)):
         np.testing.assert_array_equal(unpack(pack(constant)), constant)
+
+
+def test_a_map_of_the_whole_earth_has_no_seam() -> None:
+    model = small.model(small.dataset())
+    around = Region(-90.0, 90.0, -180.0, 180.0)
+    assert around.around
+    grid = around.grid(model.contents, 400)
+    assert grid["lon"][0] == -180
+    assert grid["lon"][-1] + (grid["lon"][1] - grid["lon"][0]) == pytest.approx(180)
+    assert 47 <= float(grid["lat"].min()) < float(grid["lat"].max()) <= 56  # the model's own area
+    data = small.dataset()
+    region = Region.of(model.contents, data)
+    assert not region.around
+    assert region.south < data.sources["stations"].lat.min()
 
 
 def test_json_in_html_has_no_signs_of_html() -> None:

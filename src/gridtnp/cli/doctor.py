@@ -22,6 +22,7 @@ EXTRAS = {
     "grib": ("cfgrib", "eccodes"),
     "geo": ("pyproj",),
     "plots": ("matplotlib",),
+    "report": ("jinja2",),
 }
 GB = 1e9
 

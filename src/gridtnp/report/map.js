@@ -123,7 +123,7 @@ function interpolate(grid, around, values, start, row, column) {
       }
     }
   }
-  return weight > 0.5 ? sum / weight : NaN;
+  return weight > 0.02 ? sum / weight : NaN; // up to a cell beyond, so that edges are straight
 }
 
 class MapView {

@@ -263,7 +263,7 @@ class Explorer {
     const unit = layer === "support" ? "km" : this.unit, { name } = report.variables[variable];
     const title = layer === "support" ? LAYERS[layer] : `${name}: ${LAYERS[layer]}`;
     this.scale().legend(find("#legend"), unit ? `${title} (${unit})` : title);
-    find("#hint").textContent = HINTS[layer];
+    find("#hint").textContent = HINTS[layer] + (report.times ? " Times are UTC." : "");
     const radio = find(`input[name=layer][value=${layer}]`);
     if (radio) radio.checked = true;
     if (find("#time")) {
@@ -509,4 +509,9 @@ function stationMap(report) {
   return map.begin();
 }
 
-start();
+start().catch((error) => {
+  const notice = find("#failure");
+  notice.textContent = `This browser cannot draw the maps: ${error}`;
+  notice.hidden = false;
+  throw error;
+});

@@ -52,7 +52,7 @@ def write_report(
     """See `GriddedTNP.report`."""
     place = Path(path)
     _require_free(place, overwrite)
-    _require_unseen(test)
+    require_unseen(test)
     for name, number in (("times", times), ("points", points)):
         if number < 1:
             raise ValueError(f"{name}={number}: must be at least 1.")
@@ -77,7 +77,8 @@ def _require_free(path: Path, overwrite: bool) -> None:
         raise FileNotFoundError(f"No such folder: {str(path.parent)!r}; create it to write there.")
 
 
-def _require_unseen(test: Dataset | object) -> None:
+def require_unseen(test: Dataset | object) -> None:
+    """Raise unless this is a part of a dataset that no model was trained on."""
     if not isinstance(test, Dataset):
         raise TypeError(
             f"test is a {type(test).__name__}: must be the test part of a Dataset, from "
