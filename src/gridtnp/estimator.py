@@ -415,7 +415,7 @@ class GriddedTNP:
         train: Dataset | None = None,
         times: int = 12,
         points: int = 12_000,
-        samples: int = 8,
+        samples: int = 6,
         overwrite: bool = False,
     ) -> Path:
         """Write a report as one HTML file that needs no network.

@@ -239,6 +239,7 @@ def test_targets_that_are_not_held_out(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "There are no joint samples in this report." in text
     assert "without stations, other points would be predicted" in text
+    assert "mean ± 0.67 and 1.64 standard deviations" in text
 
 
 # ---- refusals ------------------------------------------------------------------------------------
@@ -306,6 +307,14 @@ def test_a_map_of_the_whole_earth_has_no_seam() -> None:
     region = Region.of(model.contents, data)
     assert not region.around
     assert region.south < data.sources["stations"].lat.min()
+
+
+@pytest.mark.parametrize(("variables", "times", "samples"), [(1, 12, 8), (6, 24, 8), (1, 500, 100)])
+def test_many_values_make_a_coarser_map(variables: int, times: int, samples: int) -> None:
+    points = page.affordable_points(variables, times, samples)
+    assert points >= 12_000 or variables * times > 12
+    values = points * variables * (5 * times + samples)
+    assert values * 2 * 4 / 3 < 4.1e6  # bytes as base64, if nothing can be compressed
 
 
 def test_json_in_html_has_no_signs_of_html() -> None:

@@ -202,7 +202,7 @@ def report(
     baselines: Baselines = None,
     times: Annotated[int, Parameter(help="How many of the last times are on the map.")] = 12,
     points: Annotated[int, Parameter(help="About how many grid points the map has.")] = 12_000,
-    samples: Annotated[int, Parameter(help="Number of joint samples.")] = 8,
+    samples: Annotated[int, Parameter(help="Number of joint samples.")] = 6,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:

@@ -29,11 +29,14 @@ from gridtnp.training.run_folder import environment
 FOLDER = Path(__file__).parent
 SCRIPTS = (
     "vendor/d3-array-parts.js", "vendor/d3-geo.min.js", "vendor/uplot.min.js",
-    "unpack.js", "colours.js", "map.js", "series.js", "page.js",
+    "unpack.js", "elements.js", "colours.js", "map.js", "series.js", "explorer.js", "samples.js",
+    "page.js",
 )  # fmt: skip
 STYLES = ("vendor/uplot.min.css", "style.css")
 LICENCES = ("d3-array", "d3-geo", "uplot")
 ABLATION_TIMES = 24
+MOST_VALUES = 1_500_000
+"""Values of all fields and samples, so that the file stays below 5 MB."""
 
 
 def write_report(
@@ -46,7 +49,7 @@ def write_report(
     train: Dataset | None = None,
     times: int = 12,
     points: int = 12_000,
-    samples: int = 8,
+    samples: int = 6,
     overwrite: bool = False,
 ) -> Path:
     """See `GriddedTNP.report`."""
@@ -115,7 +118,8 @@ def browser_data(
     shown = None if known is None else known[-times:]
     first = 0 if shown is None else len(shown) // 2
     region = maps.Region.of(model, test)
-    grid = region.grid(model, points)
+    most = affordable_points(len(evaluation.variables), 1 if shown is None else len(shown), samples)
+    grid = region.grid(model, min(points, most))
     found: dict[str, Any] = {
         "variables": [
             {"name": name, "unit": sections.symbol(units)}
@@ -144,6 +148,11 @@ def browser_data(
         except ValueError as error:
             found["reasons"]["samples"] = str(error)
     return found
+
+
+def affordable_points(variables: int, times: int, samples: int) -> int:
+    """The most grid points that a map can have."""
+    return max(MOST_VALUES // (variables * (len(maps.STATISTICS) * times + samples)), 100)
 
 
 def _coastline() -> dict[str, Any]:

@@ -19,8 +19,8 @@ from gridtnp.report.maps import quietly
 from gridtnp.report.packing import pack
 
 MOST_STATIONS = 300
-MOST_VALUES = 60_000
-"""Values of all series of one statistic."""
+MOST_VALUES = 40_000
+"""Values of all series of one statistic, over all variables."""
 FAN = (0.05, 0.25, 0.75, 0.95)
 """Quantiles: the ends of the 90 % and of the 50 % interval."""
 
@@ -42,12 +42,12 @@ def shown_stations(evaluation: Evaluation) -> np.ndarray:
 def series(model: ModelContents, test: Dataset, evaluation: Evaluation) -> dict[str, Any]:
     """Stations, times, and by variable: observed, mean, and the quantiles of the fan.
 
-    If there are more than 60,000 values, the last times are kept.
+    If there are more than 40,000 values, the last times are kept.
     """
     stations = shown_stations(evaluation)
     times = None if evaluation.time is None else np.unique(evaluation.time)
     if times is not None:
-        times = times[-max(MOST_VALUES // len(stations), 12) :]
+        times = times[-max(MOST_VALUES // (len(stations) * len(evaluation.variables)), 12) :]
     tables = {}
     for name in evaluation.variables:
         points = evaluation.predictions(name)
@@ -84,7 +84,7 @@ def series(model: ModelContents, test: Dataset, evaluation: Evaluation) -> dict[
         "lat": places["lat"].round(4).tolist(),
         "lon": lon.round(4).tolist(),
         "times": None if times is None else (times.astype("datetime64[s]").astype(int)).tolist(),
-        "fan": "quantiles" if fans is not None else "mean ± multiples of the standard deviation",
+        "fan": "" if fans is not None else "mean ± 0.67 and 1.64 standard deviations",
         "values": found,
     }
     if first.groupby("station")[["lat", "lon"]].agg(np.ptp).max().max() > 0.01:  # ships
@@ -112,8 +112,8 @@ def _fans(
 ) -> dict[str, dict[float, np.ndarray]] | None:
     """Quantiles by variable, in the order of the points.
 
-    None unless the targets are at held-out stations: only then is the context of an evaluation, all
-    other observations, that of a prediction as well.
+    None unless the targets are at held-out stations, and predictions there have the means of the
+    evaluation: only then is the context of both the same, all other observations.
     """
     if not test.held_out:
         return None
@@ -123,6 +123,9 @@ def _fans(
         found = predict(model, test, at, quantiles=FAN, progress=False)
     assert isinstance(found, pd.DataFrame)
     names = model.spec.target_names
+    mean, std = (points[f"{MODEL}_{what}"].to_numpy() for what in ("mean", "std"))
+    if not (np.abs(found[column(names[0], "mean")].to_numpy() - mean) <= 0.02 * std).all():
+        return None
     return {name: {q: found[column(name, q)].to_numpy() for q in FAN} for name in names}
 
 
