@@ -33,13 +33,13 @@ def score_intervals(
     rows: Sequence[Mapping[str, Any]], score: str, unit: str, names: Sequence[str]
 ) -> str:
     """One line per forecast: its score as a dot, on its 95 % interval."""
-    step, top, label = 34, 8, 150
-    width, right = 620, 20
+    step, top, label = 26, 6, 142
+    width, right = 430, 14
     ends = [row[f"{score}_{end}"] for row in rows for end in ("low", "high")]
     values = [row[score] for row in rows]
     most = float(np.nanmax([v for v in [*ends, *values] if np.isfinite(v)] or [1.0])) or 1.0
     least = min(0.0, float(np.nanmin([v for v in [*ends, *values] if np.isfinite(v)] or [0.0])))
-    ticks = nice_ticks(least, most)
+    ticks = nice_ticks(least, most, 4)
 
     def x(value: float) -> float:
         return label + (value - least) / (most - least) * (width - label - right)
@@ -47,7 +47,7 @@ def score_intervals(
     bottom = top + step * len(rows)
     parts = [
         f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{bottom}"/>'
-        f'<text class="tick" x="{x(t):.1f}" y="{bottom + 18}" text-anchor="middle">{t:g}</text>'
+        f'<text class="tick" x="{x(t):.1f}" y="{bottom + 16}" text-anchor="middle">{t:g}</text>'
         for t in ticks
     ]
     for i, (row, name) in enumerate(zip(rows, names, strict=True)):
@@ -59,7 +59,7 @@ def score_intervals(
                 f'<line class="whisker {kind}" x1="{x(low):.1f}" x2="{x(high):.1f}" '
                 f'y1="{y}" y2="{y}"/>'
             )
-        parts.append(f'<circle class="dot {kind}" cx="{x(row[score]):.1f}" cy="{y}" r="6"/>')
+        parts.append(f'<circle class="dot {kind}" cx="{x(row[score]):.1f}" cy="{y}" r="5"/>')
         parts.append(
             f'<text class="name {kind}" x="{label - 12}" y="{y + 4.5}" text-anchor="end">'
             f"{escape(_shortened(name))}<title>{escape(name)}</title></text>"
@@ -67,11 +67,11 @@ def score_intervals(
     title = f"{score.upper()}{f', {unit}' if unit else ''}"
     middle = label + (width - label - right) / 2
     parts.append(
-        f'<text class="axis" x="{middle:.0f}" y="{bottom + 40}" text-anchor="middle">'
+        f'<text class="axis" x="{middle:.0f}" y="{bottom + 35}" text-anchor="middle">'
         f"{escape(title)} (less is better)</text>"
     )
     about = "; ".join(f"{n} {r[score]:.3g}" for n, r in zip(names, rows, strict=True))
-    return _svg(width, bottom + 48, f"{title} with 95 % intervals: {about}", parts, "wide")
+    return _svg(width, bottom + 42, f"{title} with 95 % intervals: {about}", parts, "wide")
 
 
 def pit(histogram: Sequence[float], points: int) -> str:

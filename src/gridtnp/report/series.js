@@ -64,7 +64,7 @@ class StationSeries {
       legend: { show: false },
       cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: { range: (u, low, high) => uPlot.rangeNum(low, high, 0.1, false) } },
-      axes: [{ ...axis, space: 64, values: (u, splits, _, __, step) => splits.map((t) => timeLabel(t, step)) }, { ...axis, size: 44, values: (u, splits) => splits.map((v) => String(Number(v.toPrecision(6))).replace("-", "−")), label: withUnit(departures ? `${name} − mean` : name, unit && `(${unit})`), labelSize: 20, labelFont: font }],
+      axes: [{ ...axis, space: 54, values: (u, splits, _, __, step) => splits.map((t) => timeLabel(t, step)) }, { ...axis, size: 44, values: (u, splits) => splits.map((v) => String(Number(v.toPrecision(6))).replace("-", "−")), label: withUnit(departures ? `${name} − mean` : name, unit && `(${unit})`), labelSize: 20, labelFont: font }],
       series: [
         {},
         { ...bare }, { ...bare }, { ...bare }, { ...bare },
