@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import small
 
 import gridtnp as gt
@@ -74,8 +76,32 @@ def case() -> Case:
     train, test = parts(str(source.labels[test.target_places][0]), UNITS)
     model = fitted(train)
     evaluation = model.evaluate(test, ["nearest", "kriging"])
+    html = _html(model, test, evaluation=evaluation, points=700, samples=2)
+    return Case(model, test, evaluation, html)
+
+
+@cache
+def stations_only() -> str:
+    """The report of a model with a feature that is known at stations only."""
+    static = {"elevation": "stations.elevation"}
+    data = gt.Dataset({"stations": small.table()}, target="stations.t2m", static=static)
+    train, _, test = data.split(hold_out_stations=0.3)
+    return _html(fitted(train), test, baselines=["nearest"], points=100)
+
+
+@cache
+def timeless() -> str:
+    """The report of two variables without times, across the date line."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"lat": rng.uniform(48, 54, 60), "lon": rng.uniform(170, 190, 60)})
+    rows = rows.assign(station=[f"S{i}" for i in range(60)], a=rng.normal(size=60))
+    rows["b"] = rows["a"] + rng.normal(size=60)
+    data = gt.Dataset({"soil": rows}, target=["soil.a", "soil.b"])
+    train, _, test = data.split(hold_out_stations=0.4)
+    return _html(fitted(train), test, baselines=["nearest"], points=100, samples=1)
+
+
+def _html(model: gt.GriddedTNP, test: gt.Dataset, **options: Any) -> str:
     with TemporaryDirectory() as folder:
-        path = model.report(
-            test, Path(folder) / "report.html", evaluation=evaluation, points=700, samples=2
-        )
-        return Case(model, test, evaluation, path.read_text(encoding="utf-8"))
+        path = model.report(test, Path(folder) / "report.html", **options)
+        return path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser, why_not
-from report_cases import SOURCE, STATION, Case, case
+from report_cases import SOURCE, STATION, Case, case, stations_only, timeless
 
 from gridtnp.data.times import show
 from gridtnp.report.packing import unpack
@@ -188,3 +188,30 @@ def test_nothing_is_cut_off_at_any_width(browser: Browser, width: int) -> None:
         assert browser.run("return document.documentElement.scrollWidth") <= width
     paper = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert paper == "rgb(246, 247, 249)"
+
+
+def test_several_variables_without_times(window: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "timeless.html"
+    path.write_text(timeless(), encoding="utf-8")
+    window.emulate(1280, 900)
+    window.open(path)
+    shown = "return [...document.querySelectorAll('#verdict h1')].map((e) => e.checkVisibility())"
+    assert window.run(shown) == [True, False]
+    window.keys("#variable", "b")
+    assert window.run(shown) == [False, True]
+    assert window.text("#legend .name") == "b: mean"
+    assert "predicted mean" in rows(window, "#now")
+    assert window.errors() == []
+    assert window.requests() == [path.resolve().as_uri()]
+
+
+def test_a_report_without_a_field(window: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "stations.html"
+    path.write_text(stations_only(), encoding="utf-8")
+    window.open(path)
+    assert window.text("#legend .name").startswith("t2m: predicted − observed")
+    x, y = window.run("return gridtnp.explorer.map.point(51, 0)")
+    window.pointer("#field canvas", x, y)
+    assert "nearest observation" in rows(window, "#field .tip")
+    assert window.errors() == []
+    assert window.requests() == [path.resolve().as_uri()]

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import small
 import xarray as xr
-from report_cases import SOURCE, STATION, UNITS, case, fitted, parts
+from report_cases import SOURCE, STATION, UNITS, case, fitted, parts, stations_only, timeless
 
 import gridtnp as gt
 from gridtnp.report import page
@@ -198,15 +198,8 @@ def test_libraries_are_the_ones_that_were_vendored() -> None:
 # ---- other data ----------------------------------------------------------------------------------
 
 
-def test_a_feature_known_at_stations_only_leaves_a_report_without_a_field(tmp_path: Path) -> None:
-    data = gt.Dataset(
-        {"stations": small.table()},
-        target="stations.t2m",
-        static={"elevation": "stations.elevation"},
-    )
-    train, _, test = data.split(hold_out_stations=0.3)
-    path = fitted(train).report(test, tmp_path / "a.html", baselines=["nearest"], points=100)
-    text = path.read_text(encoding="utf-8")
+def test_a_feature_known_at_stations_only_leaves_a_report_without_a_field() -> None:
+    text = stations_only()
     assert (
         "There is no field to show: Feature &#39;elevation&#39; is known only at stations" in text
     )
@@ -214,18 +207,8 @@ def test_a_feature_known_at_stations_only_leaves_a_report_without_a_field(tmp_pa
     assert 'value="mean"' not in text
 
 
-def test_data_without_times_and_several_variables(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = pd.DataFrame({"lat": rng.uniform(48, 54, 60), "lon": rng.uniform(170, 190, 60)})
-    rows = rows.assign(station=[f"S{i}" for i in range(60)], a=rng.normal(size=60))
-    rows["b"] = rows["a"] + rng.normal(size=60)
-    train, _, test = gt.Dataset({"soil": rows}, target=["soil.a", "soil.b"]).split(
-        hold_out_stations=0.4
-    )
-    path = fitted(train).report(
-        test, tmp_path / "a.html", baselines=["nearest"], points=100, samples=1
-    )
-    text = path.read_text(encoding="utf-8")
+def test_data_without_times_and_several_variables() -> None:
+    text = timeless()
     assert 'id="variable"' in text
     assert 'id="time"' not in text
     assert text.count('<table class="scores">') == 2

@@ -130,7 +130,7 @@ def browser_data(
         "times": None if shown is None else shown.astype("datetime64[s]").astype(int).tolist(),
         "labels": [""] if shown is None else [show(time) for time in shown],
         "first": first,
-        "stations": series(model, test, evaluation),
+        "stations": series(model, test, evaluation, times),
         "context": maps.observations(model, test, shown),
         "fields": None,
         "samples": None,

@@ -39,15 +39,18 @@ def shown_stations(evaluation: Evaluation) -> np.ndarray:
     return np.sort(np.concatenate([worst, others[even]]))
 
 
-def series(model: ModelContents, test: Dataset, evaluation: Evaluation) -> dict[str, Any]:
+def series(
+    model: ModelContents, test: Dataset, evaluation: Evaluation, least: int
+) -> dict[str, Any]:
     """Stations, times, and by variable: observed, mean, and the quantiles of the fan.
 
-    If there are more than 40,000 values, the last times are kept.
+    If there are more than 40,000 values, the last times are kept, at least `least`.
     """
     stations = shown_stations(evaluation)
     times = None if evaluation.time is None else np.unique(evaluation.time)
     if times is not None:
-        times = times[-max(MOST_VALUES // (len(stations) * len(evaluation.variables)), 12) :]
+        most = MOST_VALUES // (len(stations) * len(evaluation.variables))
+        times = times[-max(most, least) :]
     tables = {}
     for name in evaluation.variables:
         points = evaluation.predictions(name)
