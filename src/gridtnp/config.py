@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
+from gridtnp.distributions.kinds import Likelihood
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 
@@ -255,7 +256,8 @@ class ModelConfig(Part):
     """Everything about a model except its weights.
 
     `sources` maps each source to its number of values, `dim_y` is the number of outputs, `features`
-    names the covariates of each point.
+    names the covariates of each point. `likelihood` has one entry per output; without any, all are
+    Gaussian.
     """
 
     coordinates: tuple[str, ...] = Field(min_length=1)
@@ -270,6 +272,21 @@ class ModelConfig(Part):
     heads: PositiveInt = 8
     min_noise: float = Field(default=0.0, ge=0.0)
     prior: Kriging | None = None
+    likelihood: tuple[Likelihood, ...] = ()
+
+    @property
+    def gaussian(self) -> tuple[bool, ...]:
+        """Which outputs are normal."""
+        return tuple(one.kind == "gaussian" for one in self.likelihood) or (True,) * self.dim_y
+
+    @model_validator(mode="after")
+    def _likelihood_fits(self) -> ModelConfig:
+        if len(self.likelihood) not in (0, self.dim_y):
+            raise ValueError(
+                f"The model has {len(self.likelihood)} likelihoods for {self.dim_y} outputs; give "
+                "one for each, or none."
+            )
+        return self
 
     @model_validator(mode="after")
     def _names_fit(self) -> ModelConfig:

@@ -15,7 +15,9 @@ from gridtnp.contents import ModelContents, describe, describe_html
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.reading import Data
+from gridtnp.design.likelihoods import require_possible_values
 from gridtnp.design.models import ModelOptions, Size, design, device_here
+from gridtnp.distributions.kinds import Likelihood
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.evaluation.results import Evaluation
 from gridtnp.exporting import export
@@ -113,6 +115,7 @@ class GriddedTNP:
         fusion: Literal["single", "multi"] | None = None,
         min_noise: float | None = None,
         prior: Literal["kriging", "none"] | None = None,
+        likelihood: str | Likelihood | dict[str, str | Likelihood] | None = None,
         recipe: Recipe | str | None = None,
         context_window: str = NOW,
         target_window: str = NOW,
@@ -138,6 +141,9 @@ class GriddedTNP:
             min_noise: Lower bound of the predicted standard deviation, in normalised units.
             prior: `"kriging"`: the network corrects regression on features and gridded sources and
                 kriging of the context; `"none"`: it predicts everything itself.
+            likelihood: Distribution of the targets, such as `"bernoulli-gamma"` for rain, or of
+                some by name: `{"tmax": "gaussian", "rain": "bernoulli-gamma"}`. By default it is
+                chosen from the values (docs/likelihoods.md).
             recipe: Training recipe, a `Recipe` or the name of one.
             context_window: Times of the context relative to the task's, such as `"(-6h, 0h]"`.
             target_window: Times of the targets relative to that of the task plus the lead.
@@ -159,6 +165,7 @@ class GriddedTNP:
             fusion=fusion,
             min_noise=min_noise,
             prior=prior,
+            likelihood=likelihood,
             recipe=recipe,
             context_window=context_window,
             target_window=target_window,
@@ -229,6 +236,7 @@ class GriddedTNP:
 
         parts = [train] if val is None else [train, val]
         self.spec.warn_outside(parts, self.network.grid, stacklevel=2)
+        require_possible_values(self.config.likelihood, self.spec, parts)
         self.contents = fit(
             self.contents,
             train,

@@ -79,6 +79,10 @@ class Normaliser:
             mean[feature], std[feature] = float(np.nanmean(values)), float(np.nanstd(values)) or 1.0
         return cls(mean, std)
 
+    def keeping_zero(self, scales: Mapping[str, float]) -> Normaliser:
+        """Only divide some variables, by these numbers, so that zero stays zero."""
+        return Normaliser({**self.mean, **dict.fromkeys(scales, 0.0)}, {**self.std, **scales})
+
     @classmethod
     def paper(cls, data: Dataset) -> Normaliser:
         """The paper's constants, for variables named as in ERA5 (`t2m`, `u_850`, …)."""

@@ -5,7 +5,7 @@ Every choice can be overridden through `ModelOptions`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
@@ -38,9 +38,11 @@ from gridtnp.design.grids import (
     spans_time,
     time_axis,
 )
+from gridtnp.design.likelihoods import Choice, choose_likelihoods, describe
 from gridtnp.design.priors import design_prior
 from gridtnp.design.reach import require_reach_in_time, sees_enough, window_size
 from gridtnp.design.receptive_field import reach_in_cells
+from gridtnp.distributions.kinds import Likelihood
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 from gridtnp.recipes import Recipe, recipe
@@ -90,6 +92,7 @@ class ModelOptions(Part):
     `cell` is the height of a grid cell in degrees, an alternative to `grid`; `window` is the size
     of attention windows in cells. Context is observed in `context_window` around a task's time,
     targets in `target_window` around `lead` later; `every` is the interval between task times.
+    `likelihood` is one for all targets, or some by the name of the target.
     """
 
     size: str = "tiny"
@@ -104,6 +107,7 @@ class ModelOptions(Part):
     fusion: Literal["single", "multi"] | None = None
     min_noise: float | None = None
     prior: Literal["kriging", "none"] | None = None
+    likelihood: str | Likelihood | dict[str, str | Likelihood] | None = None
     recipe: Recipe | str | None = None
     context_window: str = NOW
     target_window: str = NOW
@@ -163,29 +167,38 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
         spec = spec.model_copy(update={"coordinates": options.grid.names})
     elif through_time:
         spec = spec.model_copy(update={"coordinates": ("time", "lat", "lon")})
-    normaliser = Normaliser.fit(train)
+    asked = options.likelihood
+    if config is not None and config.likelihood:
+        asked = dict(zip(spec.target, config.likelihood, strict=False))
+    elif config is not None:
+        asked = "gaussian"
+    choices = choose_likelihoods(train, spec, asked)
+    scales = {name: choice.scale for name, choice in choices.items() if choice.scale is not None}
+    normaliser = Normaliser.fit(train).keeping_zero(scales)
     sampler = spec.sampler(train, normaliser, batch=training.batch)
     require_overlap(train, spec, sampler)
     tasks = [sampler.draw(index) for index in range(DRAWS)]
     _require_variation(spec, normaliser, tasks)
     reasons: list[tuple[str, str, str]] = []
     if config is None:
-        config = _design_network(train, spec, options, scale, tasks, reasons)
+        config = _design_network(train, spec, options, scale, tasks, choices, reasons)
     else:
         _require_matching_config(config, train, spec)
         reasons.append(("network", "as given", "its configuration matches the data"))
     if isinstance(config.architecture, GriddedConfig):
         require_reach_in_time(config.architecture, tasks)
     units = [spec.units.get(name) or "(no units)" for name in spec.target]
-    scales = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(spec.target), units, strict=True)]
+    spreads = [f"{s:.3g} {u}" for s, u in zip(normaliser.scale(spec.target), units, strict=True)]
+    kept = [name.partition(".")[2] for name in scales]
     source = name_or_recipe if isinstance(name_or_recipe, str) else "as given"
     reasons += [
         (
             "normalisation",
-            f"σ = {', '.join(scales)}",
-            "mean and standard deviation of the training part only",
+            f"σ = {', '.join(spreads)}",
+            "mean and standard deviation of the training part only"
+            + (f"; 0 stays 0 for {', '.join(kept)}" if kept else ""),
         ),
-        ("likelihood", "Gaussian", "a mean and a standard deviation for every target"),
+        *describe(choices),
         ("device", device.type, f"matrix products in {training.precision}"),
         ("recipe", source, training.summary),
     ]
@@ -208,6 +221,7 @@ def _design_network(
     options: ModelOptions,
     scale: Scale,
     tasks: Sequence[Task],
+    choices: Mapping[str, Choice],
     reasons: list[tuple[str, str, str]],
 ) -> ModelConfig:
     extent, layers = extent_of(train), options.layers or scale.layers
@@ -253,6 +267,11 @@ def _design_network(
         reasons.append(("features", ", ".join(train.feature_names), "known everywhere"))
     points = points_per_task(spec, tasks)
     prior, reason = design_prior(train, spec, extent, options.prior, points)
+    likelihood = tuple(choice.likelihood for choice in choices.values())
+    if all(one.kind == "gaussian" for one in likelihood):
+        likelihood = ()
+    elif not any(one.kind == "gaussian" for one in likelihood):
+        reason = reason.replace("the network corrects", "the network has as features")
     reasons.append(("prior", "none" if prior is None else prior.kind, reason))
     return ModelConfig(
         coordinates=grid.names,
@@ -271,6 +290,7 @@ def _design_network(
         heads=heads,
         min_noise=0.01 if options.min_noise is None else options.min_noise,
         prior=prior,
+        likelihood=likelihood,
     )
 
 

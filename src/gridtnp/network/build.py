@@ -65,7 +65,7 @@ from gridtnp.network.grid_processors import (
 from gridtnp.network.gridless import ANP, CNP, PTTNP, TNP
 from gridtnp.network.kriging import COLUMNS, KrigedNetwork
 from gridtnp.network.layers import mlp
-from gridtnp.network.likelihoods import GaussianLikelihood
+from gridtnp.network.likelihoods import FAMILIES, GaussianLikelihood, ProductLikelihood
 from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
 from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
 
@@ -88,7 +88,7 @@ def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
     inner = {"features": (*config.features, *extra), "tokens": tokens, "prior": None}
     network = _network(ModelConfig.model_validate(dict(config) | inner))
     likelihood = network.likelihood
-    assert isinstance(likelihood, GaussianLikelihood)
+    assert isinstance(likelihood, GaussianLikelihood | ProductLikelihood)
     likelihood.predict_standard_normal()
     means = [name for name in prior.features if name not in prior.drift]
     return KrigedNetwork(
@@ -100,6 +100,7 @@ def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
         drifts=len(prior.drift),
         length=prior.length_scale,
         hours=prior.hours,
+        gaussian=config.gaussian,
     )
 
 
@@ -111,10 +112,14 @@ def _network(config: ModelConfig) -> GriddedNetwork | CNP | ANP | TNP | PTTNP:
     signature = _signature(config)
     a, dim, heads = config.architecture, config.dim, config.heads
 
-    def likelihood(dim_in: int = dim, hidden_layers: int = 2) -> GaussianLikelihood:
-        return GaussianLikelihood(
-            dim_in, config.dim_y, dim=dim, hidden_layers=hidden_layers, min_noise=config.min_noise
-        )
+    def likelihood(
+        dim_in: int = dim, hidden_layers: int = 2
+    ) -> GaussianLikelihood | ProductLikelihood:
+        options = {"dim": dim, "hidden_layers": hidden_layers}
+        if all(config.gaussian):
+            return GaussianLikelihood(dim_in, config.dim_y, min_noise=config.min_noise, **options)
+        families = [FAMILIES[one.kind](one.size) for one in config.likelihood]
+        return ProductLikelihood(dim_in, families, min_noise=config.min_noise, **options)
 
     if isinstance(a, CNPConfig):
         head = likelihood(2 * dim, a.decoder_layers)

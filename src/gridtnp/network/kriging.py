@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from gridtnp.config import GriddedField
+from gridtnp.distributions.marginals import Product, outputs_of
 from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.gaussian_process import GaussianProcess, Inputs, Posterior
 from gridtnp.network.model import NeuralProcess, Signature
@@ -82,7 +83,8 @@ class KrigedNetwork(NeuralProcess):
     `outputs` holds the context set and the column where each output is observed, if any; `features`
     are the columns of features that the mean is linear in, of which the first `drifts` are a drift.
     `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
-    both are chosen on validation tasks.
+    both are chosen on validation tasks. Outputs that are not `gaussian` have the posterior as
+    features only.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class KrigedNetwork(NeuralProcess):
         drifts: int,
         length: float,
         hours: float,
+        gaussian: Sequence[bool] | None = None,
     ) -> None:
         super().__init__(signature, network.grid)
+        self.gaussian = (True,) * len(outputs) if gaussian is None else tuple(gaussian)
         self.network = network
         self.outputs, self.features, self.fields = tuple(outputs), list(features), tuple(fields)
         self.drifts = drifts
@@ -141,7 +145,13 @@ class KrigedNetwork(NeuralProcess):
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
         spread = std * rest.stddev.pow(self.trust) * self.log_spread.exp()
-        return Normal(mean + std * rest.mean * self.trust, spread, validate_args=False)
+        corrected = Normal(mean + std * rest.mean * self.trust, spread, validate_args=False)
+        return corrected if all(self.gaussian) else self._partly(corrected, rest)
+
+    def _partly(self, corrected: Distribution, rest: Distribution) -> Product:
+        """The corrected posterior for normal outputs; others are what the network predicts."""
+        pairs = zip(outputs_of(corrected), outputs_of(rest), self.gaussian, strict=True)
+        return Product([own if normal else other for own, other, normal in pairs])
 
     @torch.no_grad()
     def fit_prior(self, tasks: Sequence[Task]) -> None:

@@ -42,14 +42,16 @@ def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:
         calibrate_network(network, [task.to(model.device) for task in validation])
     chosen = [
         f"{name}: {trust:.0%} of the network's correction, spread × {spread:.2f}"
-        for name, trust, spread in zip(
+        for name, trust, spread, normal in zip(
             model.spec.target,
             network.trust.tolist(),
             network.log_spread.exp().tolist(),
+            network.gaussian,
             strict=True,
         )
+        if normal
     ]
-    return f"chosen on the validation part: {'; '.join(chosen)}"
+    return f"chosen on the validation part: {'; '.join(chosen)}" if chosen else ""
 
 
 @torch.no_grad()
@@ -76,6 +78,9 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
         best = torch.where(better, score, best)
         network.trust.masked_fill_(better, trust)
         network.log_spread.copy_(torch.where(better, factor.log(), network.log_spread.double()))
+    others = ~torch.tensor(network.gaussian, device=network.trust.device)
+    network.trust.masked_fill_(others, 1.0)  # is not used
+    network.log_spread.masked_fill_(others, 0.0)
 
 
 def calibration_gain(squares: Sequence[float]) -> float:

@@ -143,7 +143,10 @@ class Trainer:
         self.loss.train()
         self._set(latest if self.average else {})
         loss, *squares = (self._reduced(total) / max(1, targets)).tolist()
-        return -loss + (calibration_gain(squares) if isinstance(self.trained, KrigedNetwork) else 0)
+        if not isinstance(self.trained, KrigedNetwork):
+            return -loss
+        pairs = zip(squares, self.trained.gaussian, strict=True)
+        return -loss + calibration_gain([square for square, normal in pairs if normal])
 
     def record_score(self, score: float) -> None:
         """Keep the weights if they are the best so far; stop early if the patience is exhausted."""

@@ -1,0 +1,227 @@
+"""Choosing the distribution of every target variable from its values in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtr
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import pieces
+from gridtnp.distributions.kinds import Kind, Likelihood
+from gridtnp.errors import require_known
+from gridtnp.tasks.specification import TaskSpec
+
+Asked = str | Likelihood | Mapping[str, str | Likelihood] | None
+"""What was asked for: one likelihood for all targets, or some by the name of the target."""
+RANGES: dict[str, float] = {"%": 100.0, "percent": 100.0, "1": 1.0, "fraction": 1.0, "okta": 8.0}
+"""Units of variables with an upper limit, and the limit."""
+NEAR_ZERO = 0.01
+"""A Gaussian is not for values that cannot be negative, if more than this share of it would be."""
+MAX_COUNT = 1000
+"""Higher whole numbers are not modelled as counts, unless asked for."""
+ENDS = 0.005
+"""Share of both 0 and 1 by which a variable without units is recognised as a fraction."""
+POSITIVE = ("lognormal", "bernoulli-gamma", "censored-gamma")
+WHOLE = ("bernoulli", "categorical", "poisson", "negative-binomial")
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a target variable, as far as the choice depends on them."""
+
+    name: str
+    units: str | None
+    low: float
+    high: float
+    mean: float
+    std: float
+    zeros: float
+    """Shares of zeros and of ones, and the number of negative values."""
+    ones: float
+    negative: int
+    whole: bool
+
+    @classmethod
+    def of(cls, name: str, units: str | None, values: Float[np.ndarray, " n"]) -> Values:
+        y = values[np.isfinite(values)].astype(np.float64)
+        if not len(y):
+            raise ValueError(f"Target {name!r} has no values in this part; choose other times.")
+        return cls(
+            name=name,
+            units=units,
+            low=float(y.min()),
+            high=float(y.max()),
+            mean=float(y.mean()),
+            std=float(y.std()),
+            zeros=float((y == 0).mean()),
+            ones=float((y == 1).mean()),
+            negative=int((y < 0).sum()),
+            whole=bool((y == np.floor(y)).all()),
+        )
+
+    @property
+    def limit(self) -> float:
+        """The upper limit of a fraction: 1, 100 or 8, by its units or its values."""
+        known = RANGES.get((self.units or "").lower().rstrip("s"))
+        return known or (1.0 if self.high <= 1 else 100.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The likelihood of a target, why, and the scale that keeps its zero, if it must be kept."""
+
+    likelihood: Likelihood
+    reason: str
+    scale: float | None
+
+
+def choose_likelihoods(train: Dataset, spec: TaskSpec, asked: Asked) -> dict[str, Choice]:
+    """The likelihood of every target variable, as asked for or from the training part."""
+    wanted = _by_target(spec, asked)
+    found = {}
+    for name, values in target_values(train, spec).items():
+        if values.low == values.high:
+            raise ValueError(
+                f"Target {name!r} is {values.low:g} everywhere in the training part; choose a "
+                "target that varies."
+            )
+        given = wanted.get(name)
+        if given is None:
+            kind, reason = _automatic(values)
+            likelihood = Likelihood(kind=kind)
+        else:
+            likelihood, reason = _completed(given, values), "as given"
+            require_possible(likelihood, values)
+        found[name] = Choice(likelihood, reason, _scale(likelihood, values))
+    return found
+
+
+def target_values(data: Dataset, spec: TaskSpec) -> dict[str, Values]:
+    """The values of all targets at the locations and times of a part."""
+    source = data.sources[spec.target_source]
+    columns, allowed = source.index(spec.target_names), data.context_places.get(source.name)
+    found = []
+    for first, values in pieces(data, source):
+        kept = slice(None)
+        if allowed is not None:
+            kept = allowed[source.places(np.arange(first, first + len(values)))]
+        found.append(values[kept][:, columns])
+    table = np.concatenate(found) if found else np.zeros((0, len(columns)))
+    names = zip(spec.target, table.T, strict=True)
+    return {name: Values.of(name, spec.units.get(name), column) for name, column in names}
+
+
+def require_possible(likelihood: Likelihood, values: Values) -> None:
+    """Raise if a likelihood gives some of the values no probability."""
+    kind, name = likelihood.kind, values.name
+    bounded = kind in (*POSITIVE, *WHOLE, "spiked-beta")
+    if bounded and values.negative:
+        raise ValueError(
+            f"Target {name!r} has {values.negative:,} negative values (the lowest is "
+            f"{values.low:g}), which a {kind} likelihood cannot have; correct the data, or use "
+            "'gaussian'."
+        )
+    if kind == "lognormal" and values.zeros:
+        raise ValueError(
+            f"Target {name!r} has {_percent(values.zeros)} zeros, which a lognormal likelihood "
+            "cannot have; use 'bernoulli-gamma'."
+        )
+    if kind == "spiked-beta" and values.high > values.limit:
+        raise ValueError(
+            f"Target {name!r} reaches {values.high:g}, but a spiked-beta likelihood ends at "
+            f"{values.limit:g}; give units such as '%', or use 'bernoulli-gamma'."
+        )
+    if kind in WHOLE and not values.whole:
+        raise ValueError(
+            f"Target {name!r} has values that are not whole numbers, which a {kind} likelihood "
+            "cannot have; round them, or use another likelihood."
+        )
+    highest = {"bernoulli": 1, "categorical": likelihood.size - 1}.get(kind, np.inf)
+    if values.high > highest:
+        raise ValueError(
+            f"Target {name!r} reaches {values.high:g}, but the highest value of its {kind} "
+            f"likelihood is {highest}; number the classes from 0."
+        )
+
+
+def _by_target(spec: TaskSpec, asked: Asked) -> dict[str, str | Likelihood]:
+    if not isinstance(asked, Mapping):
+        return {} if asked is None else dict.fromkeys(spec.target, asked)
+    short = dict(zip(spec.target_names, spec.target, strict=True))
+    for name in asked:
+        require_known(short.get(name, name), spec.target, "target", "in likelihood=")
+    return {short.get(name, name): given for name, given in asked.items()}
+
+
+def _completed(given: str | Likelihood, values: Values) -> Likelihood:
+    """A likelihood by its name, with the number of classes from the data."""
+    if isinstance(given, Likelihood):
+        return given
+    require_known(given, get_args(Kind), "likelihood")
+    if given == "categorical":
+        return Likelihood(kind="categorical", components=max(int(min(values.high, 999)) + 1, 2))
+    return Likelihood.model_validate({"kind": given})
+
+
+def _automatic(values: Values) -> tuple[Kind, str]:
+    """A likelihood for some values, and the reason."""
+    zeros, ones = _percent(values.zeros), _percent(values.ones)
+    if values.negative:
+        return "gaussian", f"{values.negative:,} values are negative"
+    if values.whole and values.high == 1:
+        return "bernoulli", f"only 0 and 1, of which {ones} are 1"
+    known = (values.units or "").lower().rstrip("s") in RANGES
+    ends = values.high == 1 and min(values.zeros, values.ones) >= ENDS
+    if values.high <= values.limit and (known or ends):
+        return "spiked-beta", f"from 0 to {values.limit:g}, {zeros} zeros"
+    below = float(ndtr(-values.mean / values.std))
+    if below < NEAR_ZERO:
+        return "gaussian", f"0 is {values.mean / values.std:.1f} standard deviations off the mean"
+    if values.whole and values.units is None and values.high <= MAX_COUNT:
+        ratio = values.std**2 / values.mean
+        kind: Literal["poisson", "negative-binomial"] = "poisson"
+        if ratio > 1.2:
+            kind = "negative-binomial"
+        return kind, f"counts whose variance is {ratio:.2g} times their mean"
+    if values.zeros:
+        return "bernoulli-gamma", f"{zeros} zeros, never negative"
+    return "lognormal", "always positive, and near zero"
+
+
+def _scale(likelihood: Likelihood, values: Values) -> float | None:
+    if likelihood.kind in WHOLE:
+        return 1.0
+    if likelihood.kind == "spiked-beta":
+        return values.limit
+    return values.std if likelihood.kind in POSITIVE else None
+
+
+def describe(choices: Mapping[str, Choice]) -> list[tuple[str, str, str]]:
+    """Rows of a design: what was chosen for which target, and why."""
+    if all(choice.likelihood.kind == "gaussian" for choice in choices.values()):
+        return [("likelihood", "Gaussian", "a mean and a standard deviation for every target")]
+    return [
+        ("likelihood", f"{name.partition('.')[2]} {choice.likelihood.kind}", choice.reason)
+        for name, choice in choices.items()
+    ]
+
+
+def require_possible_values(
+    likelihoods: Sequence[Likelihood], spec: TaskSpec, parts: Sequence[Dataset]
+) -> None:
+    """Raise if some values of the targets have no probability."""
+    if all(one.kind == "gaussian" for one in likelihoods):
+        return
+    for data in parts:
+        pairs = zip(likelihoods, target_values(data, spec).values(), strict=True)
+        for likelihood, values in pairs:
+            require_possible(likelihood, values)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.2g} %"

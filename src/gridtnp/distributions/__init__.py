@@ -1,0 +1,1 @@
+"""Distributions of one variable each: densities, quantiles, moments and scores."""
