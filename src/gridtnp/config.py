@@ -275,9 +275,9 @@ class ModelConfig(Part):
     likelihood: tuple[Likelihood, ...] = ()
 
     @property
-    def gaussian(self) -> tuple[bool, ...]:
-        """Which outputs are normal."""
-        return tuple(one.kind == "gaussian" for one in self.likelihood) or (True,) * self.dim_y
+    def is_gaussian(self) -> bool:
+        """Whether all outputs are normal."""
+        return all(one.kind == "gaussian" for one in self.likelihood)
 
     @model_validator(mode="after")
     def _likelihood_fits(self) -> ModelConfig:

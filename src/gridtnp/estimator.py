@@ -24,7 +24,7 @@ from gridtnp.exporting import export
 from gridtnp.grid import Grid
 from gridtnp.inference import joint_samples, prediction
 from gridtnp.inference.conditioning import Static
-from gridtnp.inference.prediction import CHUNK
+from gridtnp.inference.prediction import CHUNK, Exceed
 from gridtnp.inference.queries import Places
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
@@ -279,6 +279,7 @@ class GriddedTNP:
         at: Places,
         *,
         quantiles: Sequence[float] = (0.05, 0.95),
+        exceed: Exceed = (),
         times: Iterable[Any] | None = None,
         static: Static = None,
         to: str | os.PathLike[str] | None = None,
@@ -298,6 +299,8 @@ class GriddedTNP:
             at: Where to predict: an xarray grid, a pandas table, or a tuple of latitudes and
                 longitudes. Its static features, such as a column `elevation`, take precedence.
             quantiles: Which quantiles to predict.
+            exceed: Thresholds t, in the units of the data, whose probability P(Y > t) is predicted
+                as `<name>_above_<t>`; with several target variables `{"rain": [1, 10]}`.
             times: When to predict, if `at` has no times; the default is the context's only time.
             static: Static fields of fresh sources.
             to: File to write to, time by time: `.nc`, `.zarr`, `.parquet` or `.csv`.
@@ -314,6 +317,7 @@ class GriddedTNP:
             context,
             at,
             quantiles=quantiles,
+            exceed=exceed,
             times=times,
             static=static,
             to=to,

@@ -360,7 +360,7 @@ def test_constant_targets_are_noted(tmp_path: Path) -> None:
         model.evaluate(test, ["kriging"])
 
 
-def test_only_normal_distributions_have_closed_forms(model: GriddedTNP, parts: Parts) -> None:
+def test_distributions_must_be_known(model: GriddedTNP, parts: Parts) -> None:
     class Heavy(type(model.network)):  # type: ignore[misc]
         def forward(self, task: gt.Task) -> Laplace:
             answer = super().forward(task)
@@ -370,7 +370,7 @@ def test_only_normal_distributions_have_closed_forms(model: GriddedTNP, parts: P
     network.__class__ = Heavy
     try:
         with pytest.raises(
-            TypeError, match=r"^The model predicts Laplace, but scores are in closed form"
+            TypeError, match=r"^The network predicts Laplace, whose outputs are not known"
         ):
             model.evaluate(parts[2], [])
     finally:

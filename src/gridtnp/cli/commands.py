@@ -241,6 +241,14 @@ def predict(
         0.05,
         0.95,
     ),
+    exceed: Annotated[
+        tuple[float, ...],
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Thresholds whose probability of being exceeded to predict.",
+        ),
+    ] = (),
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -252,6 +260,7 @@ def predict(
         data,
         read_places(at),
         quantiles=quantiles,
+        exceed=exceed,
         times=times,
         to=output,
         overwrite=overwrite,

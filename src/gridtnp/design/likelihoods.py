@@ -104,7 +104,7 @@ def choose_likelihoods(train: Dataset, spec: TaskSpec, asked: Asked) -> dict[str
 def target_values(data: Dataset, spec: TaskSpec) -> dict[str, Values]:
     """The values of all targets at the locations and times of a part."""
     source = data.sources[spec.target_source]
-    columns, allowed = source.index(spec.target_names), data.context_places.get(source.name)
+    columns, allowed = source.index(spec.target_names), data.target_places
     found = []
     for first, values in pieces(data, source):
         kept = slice(None)

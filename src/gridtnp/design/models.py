@@ -172,9 +172,10 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
         asked = dict(zip(spec.target, config.likelihood, strict=False))
     elif config is not None:
         asked = "gaussian"
+    normaliser = Normaliser.fit(train)
     choices = choose_likelihoods(train, spec, asked)
     scales = {name: choice.scale for name, choice in choices.items() if choice.scale is not None}
-    normaliser = Normaliser.fit(train).keeping_zero(scales)
+    normaliser = normaliser.keeping_zero(scales)
     sampler = spec.sampler(train, normaliser, batch=training.batch)
     require_overlap(train, spec, sampler)
     tasks = [sampler.draw(index) for index in range(DRAWS)]
@@ -270,8 +271,6 @@ def _design_network(
     likelihood = tuple(choice.likelihood for choice in choices.values())
     if all(one.kind == "gaussian" for one in likelihood):
         likelihood = ()
-    elif not any(one.kind == "gaussian" for one in likelihood):
-        reason = reason.replace("the network corrects", "the network has as features")
     reasons.append(("prior", "none" if prior is None else prior.kind, reason))
     return ModelConfig(
         coordinates=grid.names,

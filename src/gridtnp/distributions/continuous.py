@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from scipy import special
 from torch import Tensor
 
-from gridtnp.distributions.marginals import Marginal
+from gridtnp.distributions.marginals import Marginal, positive_part
 from gridtnp.distributions.special import log_beta, scipy_values, student_cdf
 
 BISECTIONS = 60
@@ -51,6 +51,9 @@ class StudentT(Marginal):
         found = z * (2 * student_cdf(v, z) - 1) + 2 * density * (v + z**2) / (v - 1)
         return self.scale * (found - 2 * v.sqrt() / (v - 1) * spread)
 
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        return StudentT(self.freedom, mean + std * self.loc, std * self.scale)
+
 
 class LogNormal(Marginal):
     """A positive variable whose logarithm is normal."""
@@ -87,6 +90,12 @@ class LogNormal(Marginal):
         shifted = torch.where(value > 0, ndtr(z - self.scale), 0.0)
         spread = ndtr(self.scale / 2**0.5) - 1
         return value * (2 * inside - 1) - 2 * self.mean * (shifted + spread)
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        """At 0 and 0.7, the prior's mean and coefficient of variation."""
+        amount = positive_part(mean, std)
+        variance = (std / amount).clamp(0.05, 3.0).square().log1p()
+        return LogNormal(self.loc + amount.log() - variance / 2, self.scale * variance.sqrt() / 0.7)
 
     def _standardised(self, value: Tensor) -> Tensor:
         return (torch.where(value > 0, value, 1.0).log() - self.loc) / self.scale
@@ -141,6 +150,10 @@ class NormalMixture(Marginal):
         apart = _absolute(self.loc[..., None, :] - self.loc[..., :, None], pairs)
         spread = (weight[..., None, :] * weight[..., :, None] * apart).sum((-2, -1))
         return (weight * _absolute(value[..., None] - self.loc, self.scale)).sum(-1) - spread / 2
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        loc, scale = mean[..., None] + std[..., None] * self.loc, std[..., None] * self.scale
+        return NormalMixture(self.log_weight, loc, scale)
 
 
 class QuantileSpline(Marginal):
@@ -205,6 +218,10 @@ class QuantileSpline(Marginal):
         width = self._at(self.widths, segment)
         inner = self._at(self.knots, segment) + (place - segment) * width
         return torch.where(p < self.step, left, torch.where(p > 1 - self.step, right, inner))
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        wide = std[..., None]
+        return QuantileSpline(mean + std * self.lowest, wide * self.widths, wide * self.tails)
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         return self.knots[..., 0], self.knots[..., -1]

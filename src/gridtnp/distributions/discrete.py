@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from scipy import special
 from torch import Tensor
 
-from gridtnp.distributions.marginals import Marginal
+from gridtnp.distributions.marginals import Marginal, positive_part
+from gridtnp.distributions.marginals import logit as limited_logit
 from gridtnp.distributions.special import scipy_values
 
 
@@ -97,6 +98,9 @@ class Bernoulli(Categorical):
         super().__init__(torch.stack([torch.zeros_like(logit), logit], -1))
         self.parameters = {"logit": logit}
 
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:  # noqa: ARG002
+        return Bernoulli(self.parameters["logit"] + limited_logit(mean))
+
 
 class Poisson(Whole):
     """Counts with a variance equal to their mean."""
@@ -131,6 +135,9 @@ class Poisson(Whole):
         mass = self.log_prob(y).exp()
         bessel = scipy_values(lambda r: special.ive(0, 2 * r) + special.ive(1, 2 * r), rate)
         return (y - rate) * (2 * self.cdf(y) - 1) + 2 * rate * mass - rate * bessel
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        return Poisson(self.rate * positive_part(mean, std))
 
 
 class NegativeBinomial(Whole):
@@ -175,6 +182,9 @@ class NegativeBinomial(Whole):
         series = scipy_values(special.hyp2f1, r + 1, half, 2 * torch.ones_like(r), ratio)
         tail = success * (2 * above - 1) + series
         return y * (2 * self.cdf(y) - 1) - r * (1 - success) / success**2 * tail
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        return NegativeBinomial(self.rate * positive_part(mean, std), self.shape)
 
 
 def _lowest(counts: Whole, p: Tensor, start: Tensor) -> Tensor:

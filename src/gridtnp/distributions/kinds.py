@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -51,3 +52,11 @@ class Likelihood(BaseModel):
     def size(self) -> int:
         """The number of components."""
         return self.components or COMPONENTS.get(self.kind, 1)
+
+
+def limits(likelihood: Likelihood) -> tuple[float, float]:
+    """The lowest and the highest possible value, in normalised units."""
+    if likelihood.kind in ("gaussian", "student-t", "normal-mixture", "quantiles"):
+        return -math.inf, math.inf
+    highest = {"spiked-beta": 1.0, "bernoulli": 1.0, "categorical": likelihood.size - 1.0}
+    return 0.0, highest.get(likelihood.kind, math.inf)

@@ -8,7 +8,7 @@ and of the density elsewhere.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -24,9 +24,10 @@ class Marginal(Distribution):
     """One number per point. `parameters` have the shape of the points, some one axis more."""
 
     has_rsample = True
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # pyright: ignore
     limits: tuple[float, float] = (-np.inf, np.inf)
     """The lowest and the highest possible value."""
+    is_gaussian = False
 
     def __init__(self, **parameters: Tensor) -> None:
         self.parameters = parameters
@@ -102,6 +103,14 @@ class Marginal(Distribution):
                 total = total + w * width * 2 * torch.maximum(p * (y - q), (1 - p) * (q - y))
         return total
 
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:  # noqa: ARG002
+        """This distribution as a correction of a Gaussian prior in the same units.
+
+        A network that says nothing predicts the prior, as far as a distribution of this kind can
+        have its mean and standard deviation.
+        """
+        return self
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Marginal:
         """The same distribution with changed parameters, such as at some of the points."""
         return self._with({name: change(value) for name, value in self.parameters.items()})
@@ -112,6 +121,8 @@ class Marginal(Distribution):
 
 class Gaussian(Marginal):
     """Normal distribution."""
+
+    is_gaussian = True
 
     def __init__(self, loc: Tensor, scale: Tensor) -> None:
         self.normal = Normal(loc, scale, validate_args=False)
@@ -191,9 +202,9 @@ class Product(Distribution):
     """Independent outputs with distributions of different kinds; the last axis is the output."""
 
     has_rsample = True
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # pyright: ignore
 
-    def __init__(self, outputs: Sequence[Marginal]) -> None:
+    def __init__(self, outputs: Iterable[Marginal]) -> None:
         self.outputs = tuple(outputs)
         shape = (*self.outputs[0].batch_shape, len(self.outputs))
         super().__init__(torch.Size(shape), validate_args=False)
@@ -262,9 +273,21 @@ def from_normal(distribution: Distribution, normal: Tensor) -> Tensor:
 
 
 def _from_normal(output: Marginal, normal: Tensor) -> Tensor:
-    if isinstance(output, Gaussian):
+    if output.is_gaussian:
         return output.mean + output.stddev * normal
     return output.icdf(torch.special.ndtr(normal.double()).clamp(1e-12, 1 - 1e-12)).to(normal)
+
+
+def positive_part(mean: Tensor, std: Tensor) -> Tensor:
+    """The mean of max(Y, 0) for a normal variable Y, but not quite zero."""
+    z = mean / std
+    density = torch.exp(-0.5 * z**2) / (2 * np.pi) ** 0.5
+    return (std * density + mean * torch.special.ndtr(z)).clamp_min(1e-3)
+
+
+def logit(share: Tensor) -> Tensor:
+    """The logit of a share between 0 and 1, at most 4 in size."""
+    return torch.logit(share.clamp(0.018, 0.982))
 
 
 def _standard_crps(z: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from scipy import special
 from torch import Tensor
 
-from gridtnp.distributions.marginals import Marginal
+from gridtnp.distributions.marginals import Marginal, logit, positive_part
 from gridtnp.distributions.special import TINY, betainc, gammainc, log_beta, scipy_values
 
 
@@ -66,6 +66,13 @@ class BernoulliGamma(Marginal):
         distance = (1 - wet) * y + wet * apart
         spread = wet * (1 - wet) * amount + wet**2 * _gamma_spread(shape, amount)
         return distance - spread + (-value.double()).clamp_min(0)
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        """At logit 0, amount 1 and shape 1, the part of the prior that is positive."""
+        wet = torch.special.ndtr(mean / std).clamp(0.02, 0.98)
+        amount = positive_part(mean, std) / wet
+        shape = (amount / std).square().clamp(0.1, 400.0)
+        return BernoulliGamma(self.logit + logit(wet), self.amount * amount, self.shape * shape)
 
     def _gamma_cdf(self, value: Tensor) -> Tensor:
         return gammainc(self.shape, value.clamp_min(0) * self.shape / self.amount)
@@ -132,6 +139,12 @@ class CensoredGamma(Marginal):
         half = torch.full_like(a, 0.5)
         last = a / math.pi * log_beta(half, a + 0.5).exp() * (1 - gammainc(2 * a, 2 * c))
         return scale * (found - last) + (-value.double()).clamp_min(0)
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
+        """At amount 1 and shape 1, the prior, censored at zero."""
+        amount = positive_part(mean + self.shift, std)
+        shape = (amount / std).square().clamp(0.1, 400.0)
+        return CensoredGamma(self.amount * amount, self.shape * shape, self.shift)
 
 
 class SpikedBeta(Marginal):
@@ -200,6 +213,11 @@ class SpikedBeta(Marginal):
         distance = low * y + high * (1 - y) + between * apart
         spread = low * high + between * (low * centre + high * (1 - centre)) + between**2 * own
         return distance - spread + (value.double() - y).abs()
+
+    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:  # noqa: ARG002
+        """Between the point masses, a beta variable with the prior's mean at a centre of 1/2."""
+        centre = (logit(self.centre) + logit(mean)).sigmoid()
+        return SpikedBeta(centre, self.concentration, self.logits)
 
 
 def _gamma_log_density(value: Tensor, shape: Tensor, mean: Tensor) -> Tensor:

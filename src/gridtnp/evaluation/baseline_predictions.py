@@ -23,12 +23,17 @@ from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
 from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
 from gridtnp.evaluation.interpolation import Points, RawTask, observed_targets
+from gridtnp.evaluation.scores import gaussian_exceedance
 from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
 from gridtnp.inference.prediction import (
     Advance,
+    Exceed,
+    above,
     answer_query,
     attributes,
     require_quantiles,
+    statistics_of,
+    thresholds,
     with_times,
 )
 from gridtnp.inference.queries import Answer, Places, Query, column
@@ -74,6 +79,7 @@ class BaselinePredictor:
         at: Places,
         *,
         quantiles: Sequence[float] = (0.05, 0.95),
+        exceed: Exceed = (),
         times: Iterable[Any] | None = None,
         static: Static = None,
         to: str | os.PathLike[str] | None = None,
@@ -85,18 +91,19 @@ class BaselinePredictor:
         Points that the baseline cannot predict are NaN; a warning counts them.
         """
         require_quantiles(self.spec, quantiles)
+        wanted = thresholds(self.spec, exceed)
         reader = ContextReader.of(self.spec, context, static)
         asked, unknown = 0, 0
 
         def answer(query: Query, advance: Advance) -> Answer:
             nonlocal asked, unknown
-            columns, task_time = self._columns(reader, query, quantiles, advance)
+            columns, task_time = self._columns(reader, query, quantiles, wanted, advance)
             mean = columns[column(self.spec.target_names[0], "mean")]
             asked, unknown = asked + len(mean), unknown + int(np.isnan(mean).sum())
             about = {
                 column(name, statistic): attributes(reader, name, statistic)
-                for name in self.spec.target_names
-                for statistic in ("mean", "std", *quantiles, "support")
+                for name, own in statistics_of(quantiles, wanted).items()
+                for statistic in own
             }
             found = query.answer(columns, about)
             if isinstance(found, xr.Dataset):
@@ -120,14 +127,19 @@ class BaselinePredictor:
         return answer_query(answer, at, times, to, overwrite, progress, finish=warn)
 
     def _columns(
-        self, reader: ContextReader, query: Query, quantiles: Sequence[float], advance: Advance
+        self,
+        reader: ContextReader,
+        query: Query,
+        quantiles: Sequence[float],
+        exceed: Mapping[str, tuple[float, ...]],
+        advance: Advance,
     ) -> tuple[dict[str, np.ndarray], TaskTime]:
         """All statistics at the points of a query, and the time of the last task."""
         names = self.spec.target_names
         found = {
             column(name, statistic): np.full(len(query.lat), np.nan)
-            for name in names
-            for statistic in ("mean", "std", *quantiles, "support")
+            for name, own in statistics_of(quantiles, exceed).items()
+            for statistic in own
         }
         known, task_time = reader.known(query), None
         for task_time, rows in reader.groups(query):
@@ -145,6 +157,7 @@ class BaselinePredictor:
                     support = conditioning.distance(reader.sets_of(name), here)
                     results: dict[str | float, np.ndarray] = {"mean": mean, "std": std}
                     results |= {q: mean + ndtri(q) * std for q in quantiles}
+                    results |= {above(t): gaussian_exceedance(mean, std, t) for t in exceed[name]}
                     results["support"] = np.where(np.isfinite(mean), support, np.nan)
                     for statistic, values in results.items():
                         found[column(name, statistic)][some] = values

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 from rich.progress import track
-from torch.distributions import Normal
 
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.times import show
+from gridtnp.distributions.marginals import Marginal, Scaled, concatenate, outputs_of
 from gridtnp.evaluation.baselines import (
     FittedBaseline,
     Training,
@@ -125,23 +125,39 @@ def _predict(model: ModelContents, sampler: Sampler, raw: RawBatch) -> list[Pred
     task = sampler.assemble(raw).to(model.device)
     with model.inference():
         distribution = model.network(task)
-    if not isinstance(distribution, Normal):
-        raise TypeError(
-            f"The model predicts {type(distribution).__name__}, but scores are in closed form for "
-            "normal distributions; use a model with a Gaussian likelihood."
-        )
     mean, std = (t.double().cpu().numpy() for t in (distribution.mean, distribution.stddev))
     if task.target.mask is not None:
         outside = ~task.target.mask.cpu().numpy()
         mean[outside] = std[outside] = np.nan
     target, normaliser = model.spec.target, model.normaliser
-    scale = normaliser.scale(target)
+    scale, outputs = normaliser.scale(target), outputs_of(distribution)
     return [
         Prediction(
-            normaliser.restore(target, mean[i, : len(o.rows)]), std[i, : len(o.rows)] * scale
+            normaliser.restore(target, mean[i, : len(o.rows)]),
+            std[i, : len(o.rows)] * scale,
+            marginals=_marginals(model, outputs, i, len(o.rows)),
         )
         for i, o in enumerate(raw.target)
     ]
+
+
+def _marginals(
+    model: ModelContents, outputs: Sequence[Marginal], task: int, number: int
+) -> tuple[Marginal | None, ...]:
+    """Distributions of one task in the units of the data; None for normal ones."""
+    if all(output.is_gaussian for output in outputs):
+        return ()
+    constants = model.normaliser
+    return tuple(
+        None
+        if output.is_gaussian
+        else Scaled(
+            output.map(lambda t: t[task, :number].double().cpu()),
+            constants.mean[name],
+            constants.std[name],
+        )
+        for name, output in zip(model.spec.target, outputs, strict=True)
+    )
 
 
 def _require_same_target(spec: TaskSpec, test: Dataset) -> None:
@@ -179,7 +195,9 @@ def _limited(times: np.ndarray | None, limit: int | None) -> np.ndarray | None:
 
 def _concatenate(pieces: list[Prediction]) -> Prediction:
     mean, std = (np.concatenate([getattr(p, k) for p in pieces]) for k in ("mean", "std"))
-    return Prediction(mean, std, pieces[0].spread)
+    each = zip(*(p.marginals for p in pieces), strict=True)
+    marginals = tuple(None if m[0] is None else concatenate(m) for m in each)
+    return Prediction(mean, std, pieces[0].spread, marginals)
 
 
 def _evaluation(
@@ -210,6 +228,14 @@ def _evaluation(
     for v, name in enumerate(spec.target_names):
         if np.ptp(truth[used, v]) == 0:
             notes.append(f"{name} is {truth[used, v][0]:g} at every point; skill says little")
+        marginal = forecasts[MODEL].marginals[v] if forecasts[MODEL].marginals else None
+        low, high = (-np.inf, np.inf) if marginal is None else marginal.limits
+        impossible = int(((truth[used, v] < low) | (truth[used, v] > high)).sum())
+        if impossible:
+            notes.append(
+                f"{impossible:,} observations of {name} are outside of {low:g} to {high:g}, which "
+                "its likelihood cannot have"
+            )
     station, lat, lon = (
         np.concatenate([getattr(raw_task.targets, name) for raw_task in raw_tasks])[used]
         for name in ("station", "lat", "lon")
@@ -223,7 +249,7 @@ def _evaluation(
         lat=lat,
         lon=lon,
         observed=truth[used],
-        forecasts={n: replace(f, mean=f.mean[used], std=f.std[used]) for n, f in forecasts.items()},
+        forecasts={name: forecast.at(used) for name, forecast in forecasts.items()},
         split=_describe_split(test, len(np.unique(station)), time),
         notes=tuple(notes),
         block=block,

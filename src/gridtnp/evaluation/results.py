@@ -7,19 +7,21 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int, Shaped
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
 from rich.console import Console, RenderableType
 
 from gridtnp.data.reading import require_installed
+from gridtnp.distributions.marginals import Marginal
 from gridtnp.errors import require_known
-from gridtnp.evaluation import scores
+from gridtnp.evaluation import exceedance, scores
 from gridtnp.evaluation.bootstrap import bootstrap_means, interval, place_blocks, time_blocks
 from gridtnp.evaluation.summary import MODEL, render, render_html, summarise
 from gridtnp.files import replace_file, write_text
@@ -40,11 +42,20 @@ class Prediction:
     """Means and standard deviations at all points.
 
     `spread` is the origin of the standard deviations: predicted, the RMSE in training, or none.
+    `marginals` are the distributions of the variables, in the units of the data; None, as well as
+    an empty tuple, means that they are normal.
     """
 
     mean: Float[np.ndarray, "n dy"]
     std: Float[np.ndarray, "n dy"]
     spread: Spread = "predicted"
+    marginals: tuple[Marginal | None, ...] = ()
+
+    def at(self, used: Bool[np.ndarray, " n"]) -> Prediction:
+        """The prediction at some of the points."""
+        rows = torch.from_numpy(used)
+        marginals = tuple(m and m.map(lambda t: t[rows]) for m in self.marginals)
+        return replace(self, mean=self.mean[used], std=self.std[used], marginals=marginals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,25 +121,74 @@ class Evaluation:
         found: dict[str, Any] = {}
         for v, variable in enumerate(self.variables):
             own = found.setdefault(variable, {})
-            for name, forecast in self.forecasts.items():
+            for name in self.forecasts:
                 if not self.has_spread(name, v):
                     continue
-                y, mean, std = self.observed[:, v], forecast.mean[:, v], forecast.std[:, v]
-                z = scores.normalised_error(y, mean, std)
-                bins = scores.spread_skill(y, mean, std)
+                of = self.of(name, v)
+                bins = scores.spread_skill(of.observed, of.mean, of.std)
                 levels = np.array(scores.LEVELS)
                 own[name] = {
                     "coverage": dict(
-                        zip(map(str, levels), scores.coverage(z, levels).tolist(), strict=True)
+                        zip(
+                            map(str, levels),
+                            scores.coverage(of.normalised_error, levels).tolist(),
+                            strict=True,
+                        )
                     ),
-                    "pit": scores.pit_histogram(scores.pit(y, mean, std)).tolist(),
+                    "pit": scores.pit_histogram(of.pit).tolist(),
                     "spread_skill": {k: a.tolist() for k, a in vars(bins).items()},
-                    "normalised_log_density": float(
-                        scores.normalised_log_density(y, mean, std).mean()
-                    ),
+                    "normalised_log_density": float(of.normalised_log_density().mean()),
                     "normalised_log_density_if_calibrated": float(scores.CALIBRATED),
                 }
         return found
+
+    def exceedance(self, threshold: float, variable: str | None = None) -> pd.DataFrame:
+        """Forecasts of more than a threshold, one row each.
+
+        `frequency` is how often it happened, `brier` the mean squared error of the probability with
+        its 95 % interval, `brier_skill` that against the frequency as a constant forecast,
+        `reliability_error` the mean distance of the reliability diagram from its diagonal,
+        `roc_area` the probability that an event had a higher forecast than a non-event, and
+        `crps_above` the CRPS of what lies above the threshold.
+        """
+        v, rows = self.index(variable), []
+        event = self._event(threshold, v)
+        rate, blocks = float(event.mean()), self._blocks()
+        for name in self.forecasts:
+            of = self.of(name, v)
+            chance = of.exceedance(threshold)
+            brier = exceedance.brier(chance, event)
+            draws = bootstrap_means(brier[:, None], self._clusters, self.seed)[:, 0]
+            rows.append(
+                {"variable": list(self.variables)[v], "threshold": threshold, "forecast": name}
+                | {"frequency": rate, **_with_interval("brier", brier.mean(), draws, blocks)}
+                | {
+                    "brier_skill": float(scores.skill(brier.mean(), np.array(rate * (1 - rate)))),
+                    "reliability_error": exceedance.reliability(chance, event).error,
+                    "roc_area": exceedance.roc_area(chance, event),
+                    "crps_above": float(of.crps_above(threshold).mean()),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def reliability(
+        self, threshold: float, forecast: str = MODEL, variable: str | None = None
+    ) -> exceedance.Reliability:
+        """How often a variable was above a threshold, by the probability that was predicted."""
+        require_known(forecast, self.forecasts, "forecast", "in this evaluation")
+        v = self.index(variable)
+        chance = self.of(forecast, v).exceedance(threshold)
+        return exceedance.reliability(chance, self._event(threshold, v))
+
+    def _event(self, threshold: float, v: int) -> Bool[np.ndarray, " n"]:
+        event = self.observed[:, v] > threshold
+        if not event.any() or event.all():
+            name, which = list(self.variables)[v], "every" if event.all() else "no"
+            raise ValueError(
+                f"threshold={threshold:g}: {which} observation of {name} is higher; choose one "
+                f"between {self.observed[:, v].min():g} and {self.observed[:, v].max():g}."
+            )
+        return event
 
     def to_json(self) -> str:
         """Scores, summaries and notes."""
@@ -166,6 +226,15 @@ class Evaluation:
         """Whether a forecast of variable number `v` has standard deviations."""
         return bool((self.forecasts[name].std[:, v] > 0).all())
 
+    def of(self, name: str, v: int) -> scores.Forecasts:
+        """A forecast of variable number `v` beside what was observed."""
+        forecast = self.forecasts[name]
+        marginal = forecast.marginals[v] if forecast.marginals else None
+        uniform = np.random.default_rng([self.seed, v]).random(len(self.observed))
+        return scores.Forecasts(
+            self.observed[:, v], forecast.mean[:, v], forecast.std[:, v], marginal, uniform
+        )
+
     # ---- text ------------------------------------------------------------------------------------
 
     def summaries(self) -> tuple[str, ...]:
@@ -190,8 +259,7 @@ class Evaluation:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        rows, numbers = [], [int(code.max()) + 1 for code in self._clusters]
-        blocks = min((number for number in numbers if number > 1), default=1)
+        rows, blocks = [], self._blocks()
         for v, (variable, units) in enumerate(self.variables.items()):
             model: tuple[np.ndarray, np.ndarray] | None = None  # the model's CRPS, and its draws
             for name, forecast in self.forecasts.items():
@@ -214,30 +282,33 @@ class Evaluation:
                 rows.append(row)
         return rows
 
+    def _blocks(self) -> int:
+        """Number of blocks of time or of stations, whichever are fewer."""
+        numbers = [int(code.max()) + 1 for code in self._clusters]
+        return min((number for number in numbers if number > 1), default=1)
+
     @cached_property
     def _clusters(self) -> tuple[Int[np.ndarray, " n"], ...]:
         """The station, or group of stations, and the block of time of every point."""
         places = place_blocks(self.station, self.lat, self.lon)
         if self.time is None or (self.time == self.time[0]).all():
             return (places,)
-        model = self.forecasts[MODEL]
-        error = scores.crps(self.observed, model.mean, model.std)
+        error = np.stack([self.of(MODEL, v).crps for v in range(self.observed.shape[1])], -1)
         return time_blocks(self.time, (error / error.mean(0)).mean(1), self.block), places
 
     def _terms(self, name: str, v: int) -> dict[str, np.ndarray]:
         """Scores of every point, in the order of `SCORES`; squared errors for the RMSE."""
-        forecast = self.forecasts[name]
-        of = (self.observed[:, v], forecast.mean[:, v], forecast.std[:, v])
-        error = of[1] - of[0]
+        of = self.of(name, v)
+        error = of.mean - of.observed
         return {
-            "crps": scores.crps(*of),
+            "crps": of.crps,
             "rmse": error**2,
             "mae": np.abs(error),
             "bias": error,
-            "log_likelihood": scores.log_density(*of),
-            "normalised_log_density": scores.normalised_log_density(*of),
+            "log_likelihood": of.log_density(),
+            "normalised_log_density": of.normalised_log_density(),
             **{
-                column: scores.inside(*of, level)
+                column: of.inside(level)
                 for column, level in zip(COVERAGES, scores.LEVELS, strict=True)
             },
         }

@@ -1,17 +1,23 @@
-"""Scores of Gaussian forecasts in closed form: CRPS, log-density, PIT, coverage, skill.
+"""Scores of forecasts: CRPS, log-density, PIT, coverage, skill.
 
-Scores are per point and in the units of the observations; the score of any group of points is their
-mean. A standard deviation of zero is a point forecast: its CRPS is the absolute error, and its
-density and calibration are NaN.
+Those of Gaussian forecasts are functions of mean and standard deviation. `Forecasts` has the same
+scores for any distribution. Scores are per point and in the units of the observations; the score of
+any group of points is their mean. A standard deviation of zero is a point forecast: its CRPS is the
+absolute error, and its density and calibration are NaN.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from scipy.special import ndtr, ndtri
+from torch import Tensor
+
+from gridtnp.distributions.marginals import Marginal
 
 Values = Float[np.ndarray, "..."]
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -67,6 +73,99 @@ def skill(score: Values, reference: Values) -> Values:
     """Skill score 1 - score / reference: 1 is perfect, 0 no better, negative worse."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(reference > 0, 1 - score / reference, np.nan)
+
+
+def gaussian_exceedance(mean: Values, std: Values, threshold: float) -> Values:
+    """The probability of more than a threshold; a standard deviation of zero is certain."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(std > 0, ndtr((mean - threshold) / std), (mean > threshold).astype(float))
+
+
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """Forecasts of one variable at all points, and what was observed.
+
+    Without a `marginal` they are Gaussian. `uniform` are random numbers from 0 to 1, which make the
+    PIT uniform where a calibrated forecast has point masses.
+    """
+
+    observed: Float[np.ndarray, " n"]
+    mean: Float[np.ndarray, " n"]
+    std: Float[np.ndarray, " n"]
+    marginal: Marginal | None
+    uniform: Float[np.ndarray, " n"]
+
+    @property
+    def _gaussian(self) -> tuple[Values, Values, Values]:
+        return self.observed, self.mean, self.std
+
+    @property
+    def _y(self) -> Tensor:
+        return torch.from_numpy(self.observed.astype(np.float64))
+
+    @cached_property
+    def crps(self) -> Float[np.ndarray, " n"]:
+        if self.marginal is None:
+            return crps(*self._gaussian)
+        return self.marginal.crps(self._y).numpy()
+
+    def crps_above(self, threshold: float) -> Float[np.ndarray, " n"]:
+        """Threshold-weighted CRPS: how well values above the threshold are predicted."""
+        if self.marginal is not None:
+            return self.marginal.crps_above(self._y, threshold).numpy()
+        return crps_above(*self._gaussian, threshold)
+
+    def log_density(self) -> Float[np.ndarray, " n"]:
+        """Of point masses, it is the logarithm of their probability."""
+        if self.marginal is None:
+            return log_density(*self._gaussian)
+        return self.marginal.log_prob(self._y).numpy()
+
+    @cached_property
+    def pit(self) -> Float[np.ndarray, " n"]:
+        """The randomised PIT: between P(Y < observed) and P(Y ≤ observed)."""
+        if self.marginal is None:
+            return pit(*self._gaussian)
+        low, high = (f(self._y).numpy() for f in (self.marginal.below, self.marginal.cdf))
+        return low + self.uniform * (high - low)
+
+    @cached_property
+    def normalised_error(self) -> Float[np.ndarray, " n"]:
+        """Standard normal if the forecast is calibrated: the normal quantile of the PIT."""
+        if self.marginal is None:
+            return normalised_error(*self._gaussian)
+        return ndtri(np.clip(self.pit, 1e-12, 1 - 1e-12))
+
+    def normalised_log_density(self) -> Float[np.ndarray, " n"]:
+        return -0.5 * self.normalised_error**2 - 0.5 * np.log(2 * np.pi)
+
+    def inside(self, level: float) -> Float[np.ndarray, " n"]:
+        if self.marginal is None:
+            return inside(*self._gaussian, level)
+        return (np.abs(self.pit - 0.5) <= level / 2).astype(float)
+
+    def exceedance(self, threshold: float) -> Float[np.ndarray, " n"]:
+        """The probability of more than a threshold."""
+        if self.marginal is None:
+            return gaussian_exceedance(self.mean, self.std, threshold)
+        level = torch.full(self.observed.shape, threshold, dtype=torch.float64)
+        return 1 - self.marginal.cdf(level).numpy()
+
+
+def crps_above(observed: Values, mean: Values, std: Values, threshold: float) -> Values:
+    """Threshold-weighted CRPS of a normal distribution: the CRPS of what is above a threshold.
+
+    It is that of the distribution censored at the threshold.
+    """
+    spread = np.where(std > 0, std, 1.0)
+    z = (np.maximum(observed, threshold) - mean) / spread
+    t = (threshold - mean) / spread
+    below, density = ndtr(t), np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
+    peak = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    found = z * (2 * ndtr(z) - 1) + 2 * peak - t * below**2 - 2 * density * below
+    found = found - (1 - ndtr(np.sqrt(2) * t)) / np.sqrt(np.pi)
+    point = np.abs(np.maximum(observed, threshold) - np.maximum(mean, threshold))
+    return np.where(std > 0, spread * found, point)
 
 
 @dataclass(frozen=True, eq=False)

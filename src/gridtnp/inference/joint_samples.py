@@ -3,9 +3,10 @@
 First, values at a subset of points are drawn autoregressively: each becomes an observation for
 those after it (Bruinsma et al., 2023). They carry all structure wider than their spacing. A sample
 is then the predicted mean given these points, plus the predicted standard deviation times a smooth
-random function with the length-scale of their spacing. By the law of total variance, samples have
-the standard deviation of `predict` at every point for any size of the subset; a larger one makes
-the structure between its points more accurate.
+random function with the length-scale of their spacing; where the prediction is not Gaussian, it is
+the quantile at the level of that function (a Gaussian copula). By the law of total variance,
+Gaussian samples have the standard deviation of `predict` at every point for any size of the subset;
+a larger one makes the structure between its points more accurate.
 
 Approximations: points of one small group are drawn independently, and so are several variables at
 one point; the fine part, measurement noise included, has one length-scale everywhere; tasks at
@@ -32,6 +33,7 @@ from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
+from gridtnp.distributions.marginals import from_normal
 from gridtnp.inference.conditioning import Conditioner, Conditioning, Static
 from gridtnp.inference.prediction import (
     Advance,
@@ -182,7 +184,8 @@ class _TaskSampler:
             predicted = network.decode(encoding, repeat(target, number))
             phase = self.space[start : start + step] @ self.waves
             smooth = np.concatenate([np.cos(phase), np.sin(phase)], 1) @ weights / WAVES**0.5
-            values = _to_numpy(predicted.mean) + _to_numpy(predicted.stddev) * smooth
+            normal = torch.from_numpy(smooth).to(predicted.mean.device)
+            values = _to_numpy(from_normal(predicted, normal))
             if target.mask is not None:
                 values[:, ~target.mask[0].cpu().numpy()] = np.nan
             yield some, values
@@ -198,7 +201,7 @@ class _TaskSampler:
             last = min(first + max(1, first // GROUP_FRACTION), self.subset.n)
             target = repeat(self.subset.select(slice(first, last)), len(samples))
             predicted = network.decode(network.encode(self._context(drawn)), target)
-            values = predicted.mean + predicted.stddev * normal[:, first:last].to(predicted.mean)
+            values = from_normal(predicted, normal[:, first:last].to(predicted.mean))
             drawn = torch.cat([drawn, values.to(drawn)], 1)
         return drawn
 

@@ -18,6 +18,7 @@ import torch
 import xarray as xr
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.distributions import Distribution
 
 from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import unit_vectors
@@ -25,6 +26,9 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.reading import Data
 from gridtnp.data.sources import Variable
 from gridtnp.data.times import duration, to_times
+from gridtnp.distributions.kinds import limits as kind_limits
+from gridtnp.distributions.marginals import outputs_of
+from gridtnp.errors import require_known
 from gridtnp.inference.conditioning import Conditioner, ContextReader, Static
 from gridtnp.inference.queries import Answer, Places, Query, attributes_of, column
 from gridtnp.inference.writers import open_stream
@@ -34,6 +38,8 @@ from gridtnp.tasks.specification import TaskSpec
 CHUNK = 8 * PIECE
 """Points assembled and decoded at once."""
 Advance = Callable[[int], None]
+Exceed = Sequence[float] | Mapping[str, Sequence[float]]
+"""Thresholds whose probability of being exceeded is asked for, by variable if there are several."""
 
 
 def predict(
@@ -42,6 +48,7 @@ def predict(
     at: Places,
     *,
     quantiles: Sequence[float] = (0.05, 0.95),
+    exceed: Exceed = (),
     times: Iterable[Any] | None = None,
     static: Static = None,
     to: str | os.PathLike[str] | None = None,
@@ -53,11 +60,12 @@ def predict(
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
     require_quantiles(model.spec, quantiles)
+    wanted = thresholds(model.spec, exceed, _limits(model))
     conditioner = Conditioner.of(model, context, static)
     step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
 
     def answer(query: Query, advance: Advance) -> Answer:
-        return _answer(conditioner, query, quantiles, step, advance)
+        return _answer(conditioner, query, quantiles, wanted, step, advance)
 
     finish = partial(conditioner.warn, stacklevel=6)
     with model.inference():
@@ -68,6 +76,50 @@ def require_quantiles(spec: TaskSpec, quantiles: Sequence[float]) -> None:
     """Raise for impossible quantiles."""
     for name in spec.target_names:
         _ = [column(name, quantile) for quantile in quantiles]
+
+
+def thresholds(
+    spec: TaskSpec, exceed: Exceed, limits: Mapping[str, tuple[float, float]] | None = None
+) -> dict[str, tuple[float, ...]]:
+    """The thresholds of every target variable; raises for those without meaning.
+
+    `limits` are the lowest and the highest possible value.
+    """
+    if not isinstance(exceed, Mapping):
+        if exceed and len(spec.target) > 1:
+            raise ValueError(
+                f"exceed={list(exceed)} does not say which of {list(spec.target_names)}; give "
+                f"exceed={{{spec.target_names[0]!r}: {list(exceed)}}}."
+            )
+        exceed = {spec.target_names[0]: exceed}
+    for name, levels in exceed.items():
+        require_known(name, spec.target_names, "target", "in exceed=")
+        low, high = (limits or {}).get(name, (-np.inf, np.inf))
+        for level in levels:
+            if not np.isfinite(level):
+                raise ValueError(f"exceed={level}: a threshold must be a finite number.")
+            if not low <= level < high:
+                certain = "always" if level < low else "never"
+                raise ValueError(
+                    f"exceed={level:g}: {name} is {certain} higher, because its values are from "
+                    f"{low:g} to {high:g}; give a threshold between them."
+                )
+    return {name: tuple(exceed.get(name, ())) for name in spec.target_names}
+
+
+def _limits(model: ModelContents) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest possible value of every target, in the units of the data."""
+    if not model.config.likelihood:
+        return {}
+    ends = np.array([kind_limits(one) for one in model.config.likelihood]).T
+    low, high = (model.normaliser.restore(model.spec.target, end[None])[0] for end in ends)
+    pairs = zip(model.spec.target_names, low.tolist(), high.tolist(), strict=True)
+    return {name: (a, b) for name, a, b in pairs}
+
+
+def above(threshold: float) -> str:
+    """The name of the statistic P(Y > threshold)."""
+    return f"above_{threshold:.10g}"
 
 
 def answer_query(
@@ -97,16 +149,21 @@ def answer_query(
 
 
 def _answer(
-    conditioner: Conditioner, query: Query, quantiles: Sequence[float], step: int, advance: Advance
+    conditioner: Conditioner,
+    query: Query,
+    quantiles: Sequence[float],
+    exceed: Mapping[str, tuple[float, ...]],
+    step: int,
+    advance: Advance,
 ) -> Answer:
     """Answer a query in memory: encode time by time, decode chunk by chunk."""
     model = conditioner.model
     spec, normaliser, network = model.spec, model.normaliser, model.network
-    statistics = ["mean", "std", *quantiles, "support"]
+    statistics = statistics_of(quantiles, exceed)
     columns = {
         column(name, statistic): np.full(len(query.lat), np.nan)
-        for name in spec.target_names
-        for statistic in statistics
+        for name, own in statistics.items()
+        for statistic in own
     }
     known, task_time = conditioner.reader.known(query), None
     for task_time, rows in conditioner.reader.groups(query):
@@ -129,18 +186,38 @@ def _answer(
             for i, name in enumerate(spec.target_names):
                 for statistic, values in results.items():
                     columns[column(name, statistic)][some[usable]] = values[usable, i]
+                for level in exceed[name]:
+                    chance = _chance(model, predicted, i, level)
+                    columns[column(name, above(level))][some[usable]] = chance[usable]
                 distance = conditioning.distance(conditioner.reader.sets_of(name), places)
                 columns[column(name, "support")][some[usable]] = distance
             advance(len(some))
     about = {
         column(name, statistic): attributes(conditioner.reader, name, statistic)
-        for name in spec.target_names
-        for statistic in statistics
+        for name, own in statistics.items()
+        for statistic in own
     }
     answer = query.answer(columns, about)
     if isinstance(answer, xr.Dataset):
         answer = with_times(answer, spec, query, task_time)
     return answer
+
+
+def statistics_of(
+    quantiles: Sequence[float], exceed: Mapping[str, tuple[float, ...]]
+) -> dict[str, list[str | float]]:
+    """What is predicted of every target variable."""
+    return {
+        name: ["mean", "std", *quantiles, *map(above, levels), "support"]
+        for name, levels in exceed.items()
+    }
+
+
+def _chance(model: ModelContents, predicted: Distribution, output: int, level: float) -> np.ndarray:
+    """The probability that an output is higher than a level in the units of the data."""
+    name, marginal = model.spec.target[output], outputs_of(predicted)[output]
+    normalised = model.normaliser.normalise([name], np.array([[level]])).item()
+    return 1 - _to_numpy(marginal.cdf(torch.full_like(marginal.mean, normalised)))
 
 
 def requested_times(times: Iterable[Any] | None) -> np.ndarray | None:
@@ -173,6 +250,10 @@ def attributes(reader: ContextReader, name: str, statistic: str | float) -> dict
     if statistic == "support":
         return {"long_name": f"{name}: distance to the nearest observation", "units": "km"}
     source = reader.data.sources.get(reader.spec.target_source)
+    if isinstance(statistic, str) and statistic.startswith("above_"):
+        own = reader.spec.units.get(f"{reader.spec.target_source}.{name}")
+        text = f"{statistic.removeprefix('above_')} {own or ''}".rstrip()
+        return {"long_name": f"probability of {name} > {text}", "units": "1"}
     units = reader.spec.units.get(f"{reader.spec.target_source}.{name}")
     variable = Variable(name, units)
     if source is not None and name in source.names:

@@ -100,7 +100,7 @@ def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
         drifts=len(prior.drift),
         length=prior.length_scale,
         hours=prior.hours,
-        gaussian=config.gaussian,
+        gaussian=[one.kind == "gaussian" for one in config.likelihood] or None,
     )
 
 
@@ -116,7 +116,7 @@ def _network(config: ModelConfig) -> GriddedNetwork | CNP | ANP | TNP | PTTNP:
         dim_in: int = dim, hidden_layers: int = 2
     ) -> GaussianLikelihood | ProductLikelihood:
         options = {"dim": dim, "hidden_layers": hidden_layers}
-        if all(config.gaussian):
+        if config.is_gaussian:
             return GaussianLikelihood(dim_in, config.dim_y, min_noise=config.min_noise, **options)
         families = [FAMILIES[one.kind](one.size) for one in config.likelihood]
         return ProductLikelihood(dim_in, families, min_noise=config.min_noise, **options)

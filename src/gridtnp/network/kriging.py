@@ -83,8 +83,7 @@ class KrigedNetwork(NeuralProcess):
     `outputs` holds the context set and the column where each output is observed, if any; `features`
     are the columns of features that the mean is linear in, of which the first `drifts` are a drift.
     `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
-    both are chosen on validation tasks. Outputs that are not `gaussian` have the posterior as
-    features only.
+    both are chosen on validation tasks, for outputs that are `gaussian`.
     """
 
     def __init__(
@@ -146,12 +145,17 @@ class KrigedNetwork(NeuralProcess):
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
         spread = std * rest.stddev.pow(self.trust) * self.log_spread.exp()
         corrected = Normal(mean + std * rest.mean * self.trust, spread, validate_args=False)
-        return corrected if all(self.gaussian) else self._partly(corrected, rest)
+        return corrected if all(self.gaussian) else self._partly(corrected, rest, mean, std)
 
-    def _partly(self, corrected: Distribution, rest: Distribution) -> Product:
-        """The corrected posterior for normal outputs; others are what the network predicts."""
+    def _partly(
+        self, corrected: Distribution, rest: Distribution, mean: Tensor, std: Tensor
+    ) -> Product:
+        """Outputs that are not normal correct the posterior in their own way."""
         pairs = zip(outputs_of(corrected), outputs_of(rest), self.gaussian, strict=True)
-        return Product([own if normal else other for own, other, normal in pairs])
+        return Product(
+            own if normal else other.corrects(mean[..., j], std[..., j])
+            for j, (own, other, normal) in enumerate(pairs)
+        )
 
     @torch.no_grad()
     def fit_prior(self, tasks: Sequence[Task]) -> None:

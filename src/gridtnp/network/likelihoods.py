@@ -104,12 +104,13 @@ class ProductLikelihood(Likelihood):
 
     @torch.no_grad()
     def predict_standard_normal(self) -> None:
-        """Set the last layer so that normal outputs have mean 0 and standard deviation 1."""
+        """Set the last layer so that every prediction corrects nothing (`Marginal.corrects`)."""
         last, start = _last_layer(self.head), 0
+        last.weight.zero_()
+        last.bias.zero_()
         for family in self.families:
             if family is GAUSSIAN:
-                last.weight[start : start + 2] = 0.0
-                last.bias[start], last.bias[start + 1] = 0.0, _raw_of_one(self.min_noise)
+                last.bias[start + 1] = _raw_of_one(self.min_noise)
             start += family.size
 
     def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Product:

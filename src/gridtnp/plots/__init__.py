@@ -5,8 +5,17 @@ except `album`, which writes files. None of them opens a window or changes the s
 matplotlib comes with the extra `plots`.
 """
 
-from gridtnp.plots.calibration import coverage, normalised_errors, pit, spread_skill
+from gridtnp.plots.calibration import coverage, normalised_errors, pit, reliability, spread_skill
 from gridtnp.plots.geographic import maps
 from gridtnp.plots.run import album, training
 
-__all__ = ["album", "coverage", "maps", "normalised_errors", "pit", "spread_skill", "training"]
+__all__ = [
+    "album",
+    "coverage",
+    "maps",
+    "normalised_errors",
+    "pit",
+    "reliability",
+    "spread_skill",
+    "training",
+]

@@ -27,7 +27,7 @@ def normalised_errors(
     figure, axes = row(len(selected), 0.8, share=True)
     x = np.linspace(-4.5, 4.5, 301)
     for ax, (colour, name, of) in zip(axes, selected, strict=True):
-        z = scores.normalised_error(*of)
+        z = of.normalised_error
         weight = np.full(len(z), 1 / (0.25 * len(z)))
         ax.hist(
             np.clip(z, -4.49, 4.49),
@@ -39,7 +39,7 @@ def normalised_errors(
             linewidth=0.4,
         )
         ax.plot(x, np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), color="black", linewidth=1.3)
-        mean = float(scores.normalised_log_density(*of).mean())
+        mean = float(of.normalised_log_density().mean())
         text = f"{mean:.3f}\n({scores.CALIBRATED:.3f} if\ncalibrated)".replace("-", "−")
         ax.text(
             0.03,
@@ -70,8 +70,8 @@ def pit(
     figure, axes = row(len(selected), 0.8, share=True)
     bins = 20
     for ax, (colour, name, of) in zip(axes, selected, strict=True):
-        share = scores.pit_histogram(scores.pit(*of), bins)
-        band = 1.96 * np.sqrt((bins - 1) / len(of[0]))  # relative to the height of a bar
+        share = scores.pit_histogram(of.pit, bins)
+        band = 1.96 * np.sqrt((bins - 1) / len(of.observed))  # relative to the height of a bar
         ax.axhspan(max(1 - band, 0.0), 1 + band, color="0.85", zorder=0, linewidth=0)
         ax.axhline(1.0, color="black", linewidth=1.0, zorder=1)
         ax.bar(
@@ -102,7 +102,7 @@ def coverage(
     levels = np.linspace(0.01, 0.99, 99)
     axes[0].plot([0, 1], [0, 1], color="black", linewidth=1.0, linestyle="--", label="calibrated")
     for colour, name, of in _selected(evaluation, variable, forecasts):
-        found = scores.coverage(scores.normalised_error(*of), levels)
+        found = scores.coverage(of.normalised_error, levels)
         axes[0].plot(levels, found, color=colour, label=name, linewidth=_width(name))
     axes[0].set(xlabel="probability of the interval", ylabel="fraction of observations inside")
     axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
@@ -120,7 +120,7 @@ def spread_skill(
     figure, axes = row(1, 0.9)
     ax, largest = axes[0], 0.0
     for colour, name, of in _selected(evaluation, variable, forecasts):
-        found = scores.spread_skill(*of)
+        found = scores.spread_skill(of.observed, of.mean, of.std)
         ax.plot(
             found.spread,
             found.error,
@@ -149,17 +149,42 @@ def spread_skill(
     return figure
 
 
+def reliability(
+    evaluation: Evaluation,
+    threshold: float,
+    variable: str | None = None,
+    forecasts: Iterable[str] | None = None,
+) -> matplotlib.figure.Figure:
+    """How often a variable was above a threshold, against the predicted probability."""
+    figure, axes = row(1, 0.9)
+    ax = axes[0]
+    ax.plot([0, 1], [0, 1], color="black", linewidth=1.0, linestyle="--", label="calibrated")
+    for colour, name, _ in _selected(evaluation, variable, forecasts):
+        found = evaluation.reliability(threshold, name, variable)
+        size = 3 + 60 * found.count / found.count.sum()
+        ax.plot(found.chance, found.frequency, color=colour, label=name, linewidth=_width(name))
+        ax.scatter(found.chance, found.frequency, size, color=colour, zorder=3)
+    v = evaluation.index(variable)
+    named = f"{list(evaluation.variables)[v]} > {threshold:g}"
+    unit = list(evaluation.variables.values())[v]
+    named += f" {unit}" if unit else ""
+    ax.set(xlabel=f"predicted probability of {named}", ylabel="observed frequency")
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    plain(ax)
+    ax.legend(frameon=False, fontsize=SMALL)
+    return figure
+
+
 def _selected(
     evaluation: Evaluation, variable: str | None, forecasts: Iterable[str] | None
-) -> list[tuple[str, str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Colour, name and (observed, mean, std) of all forecasts with standard deviations."""
+) -> list[tuple[str, str, scores.Forecasts]]:
+    """Colour, name and values of all forecasts with standard deviations."""
     v, found = evaluation.index(variable), []
     known = [name for name in evaluation.forecasts if evaluation.has_spread(name, v)]
     for name in known if forecasts is None else forecasts:
         require_known(name, known, "forecast", "with standard deviations")
-        forecast, colour = evaluation.forecasts[name], COLOURS[known.index(name) % len(COLOURS)]
-        of = (evaluation.observed[:, v], forecast.mean[:, v], forecast.std[:, v])
-        found.append((colour, name, of))
+        colour = COLOURS[known.index(name) % len(COLOURS)]
+        found.append((colour, name, evaluation.of(name, v)))
     return found
 
 
