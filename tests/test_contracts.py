@@ -62,7 +62,7 @@ from gridtnp.network.grid_processors import (
     UNetProcessor,
     ViTProcessor,
 )
-from gridtnp.network.likelihoods import GaussianLikelihood
+from gridtnp.network.likelihoods import FAMILIES, GaussianLikelihood, ProductLikelihood
 from gridtnp.network.tokens import EmbeddedTokenEncoder, ValueTokenEncoder
 
 DIM = 8
@@ -220,6 +220,12 @@ def likelihoods() -> dict[str, Callable[[bool], None]]:
     makers = {
         "gaussian": lambda: GaussianLikelihood(DIM, 2, dim=DIM),
         "gaussian-min-noise": lambda: GaussianLikelihood(DIM, 1, dim=DIM, min_noise=0.1),
+    }
+    makers |= {
+        f"product-{kind}": lambda family=family: ProductLikelihood(
+            DIM, [family(4), FAMILIES["gaussian"](1)], dim=DIM, min_noise=0.1
+        )
+        for kind, family in FAMILIES.items()
     }
     return {
         k: lambda c, m=m: testing.check_likelihood(m, dim=DIM, compiled=c)

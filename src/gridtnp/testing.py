@@ -169,7 +169,7 @@ def check_likelihood(make: Callable[[], Likelihood], *, dim: int, compiled: bool
     distribution = make().to(EXACT)(_random(2, 5, dim) * 100)
     _assert(isinstance(distribution, Distribution), "return a torch distribution")
     _assert(distribution.mean.shape[:2] == (2, 5), "return one distribution per target")
-    density = distribution.log_prob(torch.zeros_like(distribution.mean))
+    density = distribution.log_prob(distribution.sample())
     _assert(bool(density.isfinite().all()), "have a finite density")
     _check_module(make, lambda n: _random(2, n, dim), call, compiled)
 

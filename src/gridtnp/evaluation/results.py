@@ -163,7 +163,7 @@ class Evaluation:
                 {"variable": list(self.variables)[v], "threshold": threshold, "forecast": name}
                 | {"frequency": rate, **_with_interval("brier", brier.mean(), draws, blocks)}
                 | {
-                    "brier_skill": float(scores.skill(brier.mean(), np.array(rate * (1 - rate)))),
+                    "brier_skill": 1 - float(brier.mean()) / (rate * (1 - rate)),
                     "reliability_error": exceedance.reliability(chance, event).error,
                     "roc_area": exceedance.roc_area(chance, event),
                     "crps_above": float(of.crps_above(threshold).mean()),

@@ -216,7 +216,7 @@ def statistics_of(
 def _chance(model: ModelContents, predicted: Distribution, output: int, level: float) -> np.ndarray:
     """The probability that an output is higher than a level in the units of the data."""
     name, marginal = model.spec.target[output], outputs_of(predicted)[output]
-    normalised = model.normaliser.normalise([name], np.array([[level]])).item()
+    normalised = model.normaliser.normalise([name], np.array([[float(level)]])).item()
     return 1 - _to_numpy(marginal.cdf(torch.full_like(marginal.mean, normalised)))
 
 
