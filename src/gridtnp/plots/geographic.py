@@ -28,7 +28,7 @@ def maps(
 ) -> matplotlib.figure.Figure:
     """Map the mean and standard deviation of a predicted field, and its errors at stations.
 
-    `stations` has latitudes and longitudes. A column of the variable is shown in the colours of the
+    Probabilities of exceeding a threshold are mapped if they were predicted. `stations` has latitudes and longitudes. A column of the variable is shown in the colours of the
     mean, and compared with the column `<variable>_mean` or else with the nearest grid point. `time`
     selects one of several times.
     """
@@ -37,7 +37,7 @@ def maps(
     field = _Field.of(_at_time(prediction, time), variable)
     sites = None if stations is None else _Stations.of(stations, variable, field)
     compared = sites is not None and sites.observed is not None
-    figure, axes = row(2 + compared, field.ratio, extra=1.1)
+    figure, axes = row(2 + compared + len(field.chances), field.ratio, extra=1.1)
     unit = field.units or ""
     low, high = _limits(field.mean, None if sites is None else sites.observed)
     panels = [("mean", field.mean, "viridis", low, high)]
@@ -88,6 +88,12 @@ def maps(
         _colour_bar(figure, dots, axes[2], f"predicted − observed, {unit}".rstrip(", "))
         axes[2].set_title("error at stations")
         axes[2].set_facecolor("0.95")
+    for ax, (title, chance) in zip(axes[2 + compared :], field.chances.items(), strict=True):
+        mesh = ax.pcolormesh(
+            field.lon, field.lat, chance, cmap="Blues", vmin=0, vmax=1, rasterized=True
+        )
+        _colour_bar(figure, mesh, ax, "probability")
+        ax.set_title(title)
     for ax in axes:
         _add_coastline(ax, field)
     when = "" if field.time is None else f", {show(field.time)} UTC"
@@ -103,6 +109,7 @@ class _Field:
     ) -> None:
         self.lat, self.lon, self.mean, self.std, self.west = lat, lon, mean, std, west
         self.units: str | None = None
+        self.chances: dict[str, np.ndarray] = {}
         self.time: np.datetime64 | None = None
 
     @classmethod
@@ -125,6 +132,10 @@ class _Field:
         ]
         field = cls(lat[rows], lon[columns], values[0], values[1], west)
         field.units = mean.attrs.get("units")
+        for name in (n for n in map(str, data) if n.startswith(f"{variable}_above_")):
+            title = f"> {name.removeprefix(f'{variable}_above_')} {field.units or ''}".rstrip()
+            chance = data[name].transpose(y, x).to_numpy()
+            field.chances[title] = chance[np.ix_(rows, columns)]
         if "time" in found:
             field.time = to_times(np.atleast_1d(data[found["time"]].to_numpy()), "time")[0]
         return field
