@@ -40,9 +40,14 @@ def colorado(_: Path) -> Parts:
 
 def noaa(folder: Path) -> Parts:
     table: Any = pd.read_parquet(folder / "noaa_central_us_daily_1990_1993.parquet")
-    name = next(c for c in table.columns if str(c).lower() in ("precip", "prcp", "precipitation"))
-    table = table[["time", "id", "lat", "lon", name]].dropna()
-    data = gt.Dataset({"stations": table}, target=f"stations.{name}", features=["day_of_year"])
+    table = table[["time", "id", "lat", "lon", "Precip"]].dropna()
+    table = table.assign(rain=25.4 * table.pop("Precip"))  # inches to millimetres
+    data = gt.Dataset(
+        {"stations": table},
+        target="stations.rain",
+        features=["day_of_year"],
+        units={"stations.rain": "mm"},
+    )
     return data.split(time=["1992-07-01", "1993-01-01"], gap="7D", hold_out_stations=0.2)
 
 

@@ -204,12 +204,13 @@ def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(
         capsys,
         *("predict", "runs/exp", "--at", GRID, "--times", NOON, "2019-03-01T18:00"),
-        *("--quantiles", "0.1", "0.5", "-o", "out.nc"),
+        *("--quantiles", "0.1", "0.5", "--exceed", "273.15", "280", "-o", "out.nc"),
     )
     assert text == "wrote out.nc\n"
     with xr.open_dataset("out.nc") as made:
         assert made.sizes == {"time": 2, "lat": 7, "lon": 9}
         assert {"t2m_q10", "t2m_q50", "t2m_support"} <= set(made)
+        assert {"t2m_above_273.15", "t2m_above_280"} <= set(made)
     pd.DataFrame({"lat": [50.0], "lon": [1.0], "time": [NOON]}).to_csv("at.csv", index=False)
     fresh = ("--context", "stations=stations.csv", "--static", "elevation=relief.nc")
     output(capsys, "predict", "runs/exp", *fresh, "--at", "at.csv", "-o", "out.csv")

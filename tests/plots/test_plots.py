@@ -61,6 +61,14 @@ def dots(figure: Figure, panel: int) -> PathCollection:
 # ---- maps ----------------------------------------------------------------------------------------
 
 
+def test_probabilities_are_mapped() -> None:
+    field = prediction()
+    field["tmax_above_40.5"] = (field["tmax_mean"] > 41).astype(float)
+    figure = plots.maps(field, "tmax")
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert titles == ["mean", "standard deviation", "> 40.5 degC"]
+
+
 def test_a_map_has_mean_std_and_errors_at_the_stations_of_its_time() -> None:
     figure = plots.maps(prediction(), "tmax", stations=stations())
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]

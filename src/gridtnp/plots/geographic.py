@@ -28,9 +28,10 @@ def maps(
 ) -> matplotlib.figure.Figure:
     """Map the mean and standard deviation of a predicted field, and its errors at stations.
 
-    Probabilities of exceeding a threshold are mapped if they were predicted. `stations` has latitudes and longitudes. A column of the variable is shown in the colours of the
-    mean, and compared with the column `<variable>_mean` or else with the nearest grid point. `time`
-    selects one of several times.
+    Probabilities of exceeding a threshold are mapped if they were predicted. `stations` has
+    latitudes and longitudes. A column of the variable is shown in the colours of the mean, and
+    compared with the column `<variable>_mean` or else with the nearest grid point. `time` selects
+    one of several times.
     """
     known = [str(name).removesuffix("_mean") for name in prediction if str(name).endswith("_mean")]
     require_known(variable, known, "variable", "in this prediction")

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from gridtnp.config import ModelConfig
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.recipes import Recipe, read_recipe
 from gridtnp.tasks.sampling import Context, Sampler
+from gridtnp.tasks.specification import TaskSpec
 from gridtnp.training.run_folder import RunFolder
 
 ROUNDING = 1e-6
@@ -47,8 +49,9 @@ def require_same(run: RunFolder, now: Mapping[str, Any], seed: int, data: Datase
         _require_same_data(run, before["data"], now["data"])
     else:  # written by an earlier version
         run.require_same_fingerprint(data)
-    for what in ("model", "task"):
-        if before[what] != now[what]:
+    for what, kind in (("model", ModelConfig), ("task", TaskSpec)):
+        # fields that an earlier version did not have were what is now their default
+        if kind.model_validate(before[what]).model_dump(mode="json") != now[what]:
             raise ValueError(
                 f"The {what} differs from that in {run.config}; resume with the model that the run "
                 "started with, or train into another folder."
