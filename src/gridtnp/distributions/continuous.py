@@ -95,7 +95,8 @@ class LogNormal(Marginal):
         """At 0 and 0.7, the prior's mean and coefficient of variation."""
         amount = positive_part(mean, std)
         variance = (std / amount).clamp(0.05, 3.0).square().log1p()
-        return LogNormal(self.loc + amount.log() - variance / 2, self.scale * variance.sqrt() / 0.7)
+        scale = (self.scale * variance.sqrt() / 0.7).clamp(max=3.0)
+        return LogNormal(self.loc + amount.log() - variance / 2, scale)
 
     def _standardised(self, value: Tensor) -> Tensor:
         return (torch.where(value > 0, value, 1.0).log() - self.loc) / self.scale

@@ -12,6 +12,9 @@ from torch import Tensor
 from gridtnp.distributions.marginals import Marginal, logit, positive_part
 from gridtnp.distributions.special import TINY, betainc, gammainc, log_beta, scipy_values
 
+SHAPES = 0.01, 1e4
+"""Limits of the shape of a gamma distribution that corrects a prior."""
+
 
 class BernoulliGamma(Marginal):
     """Zero, or with probability sigmoid(`logit`) a gamma variable of some mean and shape."""
@@ -71,8 +74,8 @@ class BernoulliGamma(Marginal):
         """At logit 0, amount 1 and shape 1, the part of the prior that is positive."""
         wet = torch.special.ndtr(mean / std).clamp(0.02, 0.98)
         amount = positive_part(mean, std) / wet
-        shape = (amount / std).square().clamp(0.1, 400.0)
-        return BernoulliGamma(self.logit + logit(wet), self.amount * amount, self.shape * shape)
+        shape = (self.shape * (amount / std).square().clamp(0.1, 400.0)).clamp(*SHAPES)
+        return BernoulliGamma(self.logit + logit(wet), self.amount * amount, shape)
 
     def _gamma_cdf(self, value: Tensor) -> Tensor:
         return gammainc(self.shape, value.clamp_min(0) * self.shape / self.amount)
@@ -143,8 +146,8 @@ class CensoredGamma(Marginal):
     def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
         """At amount 1 and shape 1, the prior, censored at zero."""
         amount = positive_part(mean + self.shift, std)
-        shape = (amount / std).square().clamp(0.1, 400.0)
-        return CensoredGamma(self.amount * amount, self.shape * shape, self.shift)
+        shape = (self.shape * (amount / std).square().clamp(0.1, 400.0)).clamp(*SHAPES)
+        return CensoredGamma(self.amount * amount, shape, self.shift)
 
 
 class SpikedBeta(Marginal):
@@ -221,8 +224,9 @@ class SpikedBeta(Marginal):
 
 
 def _gamma_log_density(value: Tensor, shape: Tensor, mean: Tensor) -> Tensor:
-    x = value * shape / mean
-    return shape * x.log() - x - shape.lgamma() - value.log()
+    y, k = value.double(), shape.double()  # large terms of a large shape cancel
+    x = y * k / mean
+    return (k * x.log() - x - k.lgamma() - y.log()).to(mean)
 
 
 def _gamma_quantile(shape: Tensor, mean: Tensor, level: Tensor) -> Tensor:
