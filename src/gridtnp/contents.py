@@ -104,6 +104,9 @@ def _described(model: ModelContents) -> tuple[str, dict[str, str]]:
     kind = a.processor.kind if isinstance(a, GriddedConfig) else a.kind
     parameters = sum(p.numel() for p in network.parameters())
     rows["network"] = f"{kind}, {parameters:,} parameters, width {config.dim}"
+    if not config.is_gaussian:
+        pairs = zip(spec.target_names, config.likelihood, strict=True)
+        rows["likelihood"] = ", ".join(f"{name} {one.kind}" for name, one in pairs)
     rows["recipe"] = recipe(model.recipe).summary
     return f"GriddedTNP to predict {', '.join(targets)}", rows
 

@@ -46,6 +46,19 @@ def test_it_survives_being_written(tmp_path: Path) -> None:
     assert trained.rate == 0.001
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    ["gaussian", {"kind": "quantiles"}, {"rain": "poisson", "wind": {"kind": "lognormal"}}],
+)
+def test_likelihoods_are_named_for_all_targets_or_for_some(
+    tmp_path: Path, likelihood: object
+) -> None:
+    made = read_experiment(written(tmp_path, SMALL | {"model": {"likelihood": likelihood}}))
+    again = tmp_path / "again.yaml"
+    made.write(again)
+    assert read_experiment(again).model.likelihood == made.model.likelihood is not None
+
+
 def test_keys_can_be_replaced(tmp_path: Path) -> None:
     path = written(tmp_path, SMALL)
     tokens = ["--train.lr", "1e-3", "--model.size=small", "--evaluate.baselines", "[nearest]"]

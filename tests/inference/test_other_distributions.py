@@ -138,6 +138,7 @@ def test_saving_keeps_the_distribution(
 ) -> None:
     again = gt.GriddedTNP.load(model.save(tmp_path / "model"))
     assert again.config == model.config
+    assert "likelihood  rain bernoulli-gamma, tmax gaussian" in repr(again)
     now = parts[2].at("2020-01-20")
     both = [m.predict(now, at=GRID, exceed={"rain": [1]}) for m in (model, again)]
     xr.testing.assert_identical(both[0].drop_attrs(), both[1].drop_attrs())
