@@ -330,7 +330,9 @@ def test_a_violated_contract_is_named() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(c, marks=pytest.mark.slow) if c in models() and c not in QUICK else c
+        pytest.param(c, marks=pytest.mark.slow)
+        if c.startswith("product-") or (c in models() and c not in QUICK)
+        else c
         for c in TRACED
     ],
 )

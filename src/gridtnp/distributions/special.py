@@ -28,24 +28,6 @@ def scipy_values(function: Callable[..., Any], *arguments: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(values, np.float64)).to(first.device)
 
 
-class _Gammainc(torch.autograd.Function):
-    """P(shape, x): the only one that is part of moments, and so of compiled graphs."""
-
-    @staticmethod
-    def forward(ctx: Any, shape: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(shape, x)
-        return torch.special.gammainc(shape, x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        shape, x = ctx.saved_tensors
-        step = STEP * shape
-        rise = torch.special.gammainc(shape + step, x) - torch.special.gammainc(shape - step, x)
-        density = torch.where(x > 0, (shape - 1) * x.clamp_min(TINY).log() - x - shape.lgamma(), 0)
-        density = torch.where(x > 0, density.clamp(max=600.0).exp(), 0.0)
-        return gradients[0] * rise / (2 * step), gradients[0] * density
-
-
 class _Differenced(torch.autograd.Function):
     """A function of SciPy with central differences as derivatives."""
 
@@ -72,9 +54,18 @@ class _Differenced(torch.autograd.Function):
 
 
 def gammainc(shape: Tensor, x: Tensor) -> Tensor:
-    """The regularised incomplete gamma function P(shape, x): the CDF of a gamma variable."""
+    """The regularised incomplete gamma function P(shape, x): the CDF of a gamma variable.
+
+    It is part of moments, and so of compiled graphs: these are operations of PyTorch only.
+    """
     shape, x = torch.broadcast_tensors(shape.double(), x.double())
-    return _Gammainc.apply(shape, x)  # pyright: ignore[reportReturnType]
+    fixed, positive = shape.detach(), torch.where(x > 0, x, 1.0)
+    level = torch.special.gammainc(fixed, positive)
+    if torch.is_grad_enabled() and shape.requires_grad:
+        at, step = positive.detach(), STEP * fixed
+        rise = torch.special.gammainc(fixed + step, at) - torch.special.gammainc(fixed - step, at)
+        level = level + (shape - fixed) * rise / (2 * step)
+    return torch.where(x > 0, level, 0.0)
 
 
 def betainc(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
