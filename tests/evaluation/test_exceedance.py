@@ -63,6 +63,10 @@ def test_scores_of_a_calibrated_forecast() -> None:
     forecast, observed = rain()
     assert of.crps == pytest.approx(forecast.crps(torch.from_numpy(observed)).numpy())
     assert (of.log_density()[observed == 0] < 0).all()
+    assert (of.quantile(0.05) >= 0).all()
+    assert np.mean(observed <= of.quantile(0.9)) == pytest.approx(0.9, abs=0.03)
+    normal = found.of("gaussian", 1)
+    assert normal.quantile(0.9) == pytest.approx(normal.mean + 1.2815516 * normal.std)
     tmax = table.loc[("tmax", "model")]
     assert tmax["crps"] == table.loc[("tmax", "gaussian")]["crps"]
     assert set(found.calibration()["rain"]["model"]) >= {"coverage", "pit", "spread_skill"}

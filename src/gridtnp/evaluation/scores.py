@@ -121,6 +121,12 @@ class Forecasts:
             return log_density(*self._gaussian)
         return self.marginal.log_prob(self._y).numpy()
 
+    def quantile(self, level: float) -> Float[np.ndarray, " n"]:
+        """The value that is not exceeded with probability `level`."""
+        if self.marginal is None:
+            return self.mean + ndtri(level) * self.std
+        return self.marginal.icdf(torch.full_like(self._y, level)).numpy()
+
     @cached_property
     def pit(self) -> Float[np.ndarray, " n"]:
         """The randomised PIT: between P(Y < observed) and P(Y ≤ observed)."""
