@@ -307,8 +307,12 @@ CASES = {
     **models(),
 }
 TRACED = [name for name in CASES if not name.endswith(("-line", "-plane", "-globe", "-four"))]
-QUICK = ("model-swin-tnp-multi", "model-swin-tnp-smooth")
-"""Whole models to trace in `make test`; the parts of the others are traced one by one."""
+RARELY = {
+    *(name for name in CASES if name.startswith("model-") and name != "model-swin-tnp-smooth"),
+    *("hierarchical-spacetime", "swin-unequal-spacetime", "swin-untied-spacetime"),
+    *("neighbour-1-spacetime", "neighbour-2-spacetime"),
+}
+"""Traced by `make test-all` only: of the same parts as others, or variants of them."""
 
 
 @pytest.mark.parametrize("case", CASES)
