@@ -333,12 +333,7 @@ def test_a_violated_contract_is_named() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(c, marks=pytest.mark.slow)
-        if c.startswith("product-") or (c in models() and c not in QUICK)
-        else c
-        for c in TRACED
-    ],
+    [pytest.param(c, marks=pytest.mark.slow) if c in RARELY else c for c in TRACED],
 )
 def test_compiles_as_one_graph_with_any_number_of_points(case: str) -> None:
     CASES[case](True)
