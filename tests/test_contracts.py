@@ -308,10 +308,10 @@ CASES = {
 }
 TRACED = [name for name in CASES if not name.endswith(("-line", "-plane", "-globe", "-four"))]
 RARELY = {
-    *(name for name in CASES if name.startswith("model-") and name != "model-swin-tnp-smooth"),
+    *(name for name in CASES if name.startswith(("model-", "product-"))),
     *("hierarchical-spacetime", "swin-unequal-spacetime", "swin-untied-spacetime"),
     *("neighbour-1-spacetime", "neighbour-2-spacetime"),
-}
+} - {"model-swin-tnp-smooth"}
 """Traced by `make test-all` only: of the same parts as others, or variants of them."""
 
 
