@@ -90,11 +90,14 @@ def fit(
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
         require_same(run, config, seed, data)
-    fit_prior(model, sampler)
     validation = () if val is None else validation_tasks(model, val)
+    prior = fit_prior(model, sampler, validation)
     main = accelerator.is_main_process
-    if main and not quiet and to_recipe(model.recipe).differences(recipe):
-        print(f"recipe: {recipe.summary}")
+    if main and not quiet:
+        if prior:
+            print(prior)
+        if to_recipe(model.recipe).differences(recipe):
+            print(f"recipe: {recipe.summary}")
 
     def start(run: RunFolder) -> None:
         held.enter_context(locked(run.path))
