@@ -25,7 +25,7 @@ from typing import Any
 FOLDER = Path(__file__).parent.parent / "docs" / "gallery"
 MARK = "# %%"
 PICTURE = ".webp"  # a third of the bytes of a PNG, without its bands where colours are few
-STEPS = re.compile(r"\bsteps=\d[\d_]*")
+STEPS = re.compile(r"\b(steps ?= ?)\d+")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def run(path: Path, out: Path, steps: int | None = None) -> None:
     os.environ["COLUMNS"] = "100"  # of the tables that it prints
     source = path.read_text(encoding="utf-8")
     if steps is not None:
-        source = STEPS.sub(f"steps={steps}", source)
+        source = STEPS.sub(rf"\g<1>{steps}", source)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed = []
     with contextlib.chdir(out):

@@ -50,9 +50,9 @@ def limits(*values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
-def colour_bar(figure: Any, of: Any, ax: Any, label: str) -> None:
+def colour_bar(figure: Any, of: Any, label: str, *axes: matplotlib.axes.Axes) -> None:
     """A colour bar below a map, or below several."""
-    bar = figure.colorbar(of, ax=ax, location="bottom", aspect=35, pad=0.03)
+    bar = figure.colorbar(of, ax=axes, location="bottom", aspect=35 * len(axes), pad=0.03)
     bar.set_label(label, fontsize=NORMAL)
     bar.ax.tick_params(labelsize=SMALL, length=3)
 

@@ -61,21 +61,20 @@ def fields(
             rasterized=True,
         )
         if own:
-            colour_bar(figure, drawn, ax, field.attrs.get("units", ""))
+            colour_bar(figure, drawn, field.attrs.get("units", ""), ax)
         else:
             together.append(ax)
             mesh = drawn
         if (table := tables.get(title)) is not None:
             found = recognise({str(name): {} for name in table.columns})
             require_places(found, "points", map(str, table.columns))
+            coloured = {} if column is None or own else {"cmap": colours, "vmin": low, "vmax": high}
             ax.scatter(
                 wrap(table[found["lon"]].to_numpy(np.float64), grid.west),
                 table[found["lat"]],
-                np.clip(4000 / max(len(table), 1), 4, 28) * (0.4 if column is None else 1),
-                "white" if column is None or own else table[column],
-                cmap=None if column is None or own else colours,
-                vmin=None if column is None or own else low,
-                vmax=None if column is None or own else high,
+                np.clip(4000 / max(len(table), 1), 4, 28) * (1.0 if coloured else 0.4),
+                table[column] if coloured else "white",
+                **coloured,
                 edgecolors="black",
                 linewidths=0.4,
                 zorder=3,
@@ -84,5 +83,5 @@ def fields(
         add_coastline(ax, grid)
     if mesh is not None:
         units = next(f.attrs.get("units", "") for t, f in panels.items() if t not in apart)
-        colour_bar(figure, mesh, together, units)
+        colour_bar(figure, mesh, units, *together)
     return figure

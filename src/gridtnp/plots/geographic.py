@@ -46,7 +46,7 @@ def maps(
     panels += [("standard deviation", field.std, "cividis", None, None)]
     for ax, (title, values, colours, least, most) in zip(axes, panels, strict=False):
         mesh = ax.pcolormesh(*grid, values, cmap=colours, vmin=least, vmax=most, rasterized=True)
-        colour_bar(figure, mesh, ax, unit)
+        colour_bar(figure, mesh, unit, ax)
         ax.set_title(title)
     if sites is not None:
         axes[1].scatter(
@@ -85,12 +85,12 @@ def maps(
             linewidths=0.4,
             zorder=3,
         )
-        colour_bar(figure, dots, axes[2], f"predicted − observed, {unit}".rstrip(", "))
+        colour_bar(figure, dots, f"predicted − observed, {unit}".rstrip(", "), axes[2])
         axes[2].set_title("error at stations")
         axes[2].set_facecolor("0.95")
     for ax, (title, chance) in zip(axes[2 + compared :], field.chances.items(), strict=True):
         mesh = ax.pcolormesh(*grid, chance, cmap="Blues", vmin=0, vmax=1, rasterized=True)
-        colour_bar(figure, mesh, ax, "probability")
+        colour_bar(figure, mesh, "probability", ax)
         ax.set_title(title)
     for ax in axes:
         add_coastline(ax, field.grid)
