@@ -21,7 +21,13 @@ def examples(page: Path) -> str:
     )
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name == "tutorial.md"))
+        for page in PAGES[1:]
+    ],
+)
 def test_examples_run(page: Path) -> None:
     namespace: dict[str, Any] = {}
     exec(compile(examples(page), str(page), "exec"), namespace)

@@ -32,10 +32,8 @@ train, val, test = data.split(time=["2001-01-15", "2001-01-18"])
 recipe = replace(gt.recipe("quick"), steps=60)
 model = gt.GriddedTNP.for_data(train, lead="24h", quiet=True)
 model.fit(train, val, recipe=recipe, quiet=True)
-scores = model.evaluate(test, baselines=["persistence", "regression-kriging"])
-print(
-    scores.to_dataframe()[["forecast", "crps", "rmse", "coverage_90"]].round(2).to_string(index=False)
-)
+scores = model.evaluate(test, baselines=["persistence", "regression-kriging"]).to_dataframe()
+print(scores[["forecast", "crps", "rmse", "coverage_90"]].round(2).to_string(index=False))
 
 # %% [markdown]
 # `time` in the answer is the time that the forecast is for, and `init_time` when it was made.

@@ -17,7 +17,7 @@ import gridtnp as gt
 rng = np.random.default_rng(0)
 weather, sites = gt.demo.weather()
 air = weather["t2m"].assign_coords(lon=(weather["lon"] + 180) % 360 - 180).sortby("lon")
-air = air.sel(lat=slice(25, 75), lon=slice(-35, 50))
+air = air.sel(lat=slice(25, 80), lon=slice(-25, 60))
 
 
 def observed(lat: np.ndarray, lon: np.ndarray, error: float, name: str) -> pd.DataFrame:
@@ -34,13 +34,12 @@ def observed(lat: np.ndarray, lon: np.ndarray, error: float, name: str) -> pd.Da
     return table[["time", "station", "lat", "lon", "t2m"]]
 
 
-inside = sites["lat"].between(34, 69) & sites["lon"].between(-12, 44)
-airports = sites[inside].sample(60, random_state=0)
+inside = sites["lat"].between(35, 68) & sites["lon"].between(-12, 44)
+airports = sites[inside].sample(40, random_state=0)
+ships = observed(rng.uniform(44, 62, (84, 40)), rng.uniform(-12, 2, (84, 40)), 1.0, "S")
 sources = {
     "stations": observed(airports["lat"].to_numpy(), airports["lon"].to_numpy(), 0.3, "L"),
-    "ships": observed(
-        rng.uniform(36, 66, (84, 40)), rng.uniform(-30, -12, (84, 40)), 1.0, "S"
-    ).drop(columns="station"),
+    "ships": ships.drop(columns="station"),  # a new place every time
     "analysis": (air.coarsen(lat=3, lon=3, boundary="trim").mean() + 1.5).to_dataset(),
 }
 data = gt.Dataset(sources, target="stations.t2m", units={"stations.t2m": "K", "ships.t2m": "K"})
@@ -53,7 +52,7 @@ model = gt.GriddedTNP.for_data(train, quiet=True).fit(train, val, recipe=recipe,
 
 # %%
 time = "2001-01-19T12:00"
-grid = gt.latlon_grid(lat=(34, 69), lon=(-28, 44), step=0.5)
+grid = gt.latlon_grid(lat=(37, 65), lon=(-11, 42), step=0.5)
 truth = air.sel(time=time).interp(lat=grid["lat"], lon=grid["lon"])
 now = {name: table[table["time"] == time] for name, table in sources.items() if name != "analysis"}
 now["analysis"] = sources["analysis"].sel(time=[time])

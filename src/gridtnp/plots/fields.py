@@ -46,7 +46,7 @@ def fields(
     shown = {} if column is None else {t: p[column] for t, p in tables.items() if p is not None}
     common = [values[title] for title in panels if title not in apart]
     low, high = limits(*common, *(v.to_numpy(np.float64) for v in shown.values()))
-    figure, axes = row(len(panels), first.ratio, extra=0.9)
+    figure, axes = row(len(panels), first.ratio, extra=1.1)
     together, mesh = [], None
     for ax, (title, field) in zip(axes, panels.items(), strict=True):
         grid, own = grids[title], title in apart
