@@ -96,6 +96,8 @@ def notebook(path: Path) -> dict[str, Any]:
             entry |= {"execution_count": None, "outputs": [stream] if text else []}
         made.append(entry)
     picture = path.with_suffix(PICTURE)
+    if not picture.exists():
+        raise SystemExit(f"No picture {picture.name}; run make gallery NAMES={path.stem}.")
     show = f'from IPython.display import Image\n\nImage("{picture.name}")'
     data = base64.b64encode(picture.read_bytes()).decode()
     shown = {"output_type": "display_data", "data": {"image/webp": data}, "metadata": {}}

@@ -25,7 +25,7 @@ print(data)
 
 # %%
 train, val, test = data.split(time=["1990", "1994"], gap="31D", hold_out_stations=0.2)
-recipe = replace(gt.recipe("quick"), steps=200)
+recipe = replace(gt.recipe("quick"), steps=400)
 model = gt.GriddedTNP.for_data(train, quiet=True).fit(train, val, recipe=recipe, quiet=True)
 
 # %% [markdown]

@@ -56,7 +56,7 @@ model.fusion.encoder = MaxGridEncoder(grid)
 kernel = SquaredExponential(0.6)
 process = GaussianProcess(box=((-2, 2), (-2, 2)), context=(100, 300), targets=300, kernel=kernel)
 optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-steps = 300
+steps = 200
 for step, batch in zip(range(steps), stream(process, seed=0, batch=4), strict=False):
     optimiser.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
     optimiser.zero_grad()
@@ -64,7 +64,7 @@ for step, batch in zip(range(steps), stream(process, seed=0, batch=4), strict=Fa
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimiser.step()
-    if step % 100 == 0:
+    if step % 50 == 0:
         print(f"step {step}: negative log-likelihood {loss.item():.2f}")
 
 # %% [markdown]

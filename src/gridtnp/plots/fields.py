@@ -76,7 +76,7 @@ def fields(
                 table[column] if coloured else "white",
                 **coloured,
                 edgecolors="black",
-                linewidths=0.4,
+                linewidths=0.4 if len(table) < 500 else 0.0,
                 zorder=3,
             )
         ax.set_title(title)
