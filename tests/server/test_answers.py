@@ -231,19 +231,24 @@ def pixels(data: bytes) -> np.ndarray:
     return rows[:, 1:].reshape(height, width, 4)
 
 
-def test_tiles_show_the_region_and_fit_together(server: Server) -> None:
-    left = server.ask("/tiles/6/31/21.png", {"datetime": NOON})
-    right = server.ask("/tiles/6/32/21.png", {"datetime": NOON})
+def test_tiles_show_the_predictions_and_fit_together(server: Server) -> None:
+    query = {"datetime": NOON, "parameter-name": "t2m_support"}
+    left = server.ask("/tiles/6/31/21.png", query)
+    right = server.ask("/tiles/6/32/21.png", query)
     assert left.headers["content-type"] == "image/png"
     a, b = pixels(left.body).astype(int), pixels(right.body).astype(int)
     assert a.shape == (256, 256, 4)
+    assert (a[..., 3] == 255).mean() > 0.8
+    assert np.abs(np.diff(a[..., :3], axis=1))[(a[:, 1:, 3] == 255)].max() < 30  # no blocks
     both = (a[:, -1, 3] == 255) & (b[:, 0, 3] == 255)
-    assert both.mean() > 0.5
-    opaque = a[both]
-    opaque = opaque[(opaque[..., 3] == 255).all(1)]
-    inner = np.abs(np.diff(opaque, axis=1)).max()
-    assert inner < 40  # no blocks
-    assert np.abs(a[both, -1] - b[both, 0]).max() <= inner
+    assert np.abs(a[both, -1] - b[both, 0]).max() < 30
+    some = np.arange(4, 256, 16)
+    lon = (31 + (some + 0.5) / 256) / 64 * 360 - 180
+    lat = np.rad2deg(np.arctan(np.sinh(np.pi * (1 - 2 * (21 + (some + 0.5) / 256) / 64))))
+    values = expected(xr.Dataset(coords={"lat": lat, "lon": lon}))["t2m_support"].to_numpy()[0]
+    known = np.isfinite(values) & (a[np.ix_(some, some)][..., 3] == 255)
+    green = a[np.ix_(some, some)][..., 1][known]  # falls from near to far
+    assert np.corrcoef(green, values[known])[0, 1] < -0.9
     assert not pixels(server.ask("/tiles/6/0/0.png").body)[..., 3].any()
     assert server.ask("/tiles/3/9/0.png").status == 404
 

@@ -97,7 +97,7 @@ def coverage(answer: xr.Dataset) -> Coverage:
 def _range(values: xr.DataArray, names: dict[str, str]) -> NdArrayFloat:
     flat = values.to_numpy().astype(np.float64).ravel()
     missing = np.isnan(flat)
-    numbers: list[float | None] = flat.tolist()
+    numbers: list[float | None] = [*flat.tolist()]
     for i in np.flatnonzero(missing):
         numbers[i] = None
     return NdArrayFloat(

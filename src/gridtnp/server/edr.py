@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,6 @@ def extent(served: Served) -> Extent:
         return Extent(spatial=spatial)
     texts = time_texts(times)
     ends = [times[i].astype("datetime64[ms]").item() for i in (0, -1)]
-    from datetime import UTC
-
     interval = [[end.replace(tzinfo=UTC) for end in ends]]
     return Extent(
         spatial=spatial, temporal=Temporal(interval=interval, values=texts, trs=TIME_SYSTEM)
@@ -140,12 +139,14 @@ def _wrapped(lon: float) -> float:
 def _parameter(name: str, about: dict[str, Any]) -> Parameter:
     label = str(about.get("long_name", name)).strip() or name
     unit = str(about.get("units") or "").strip()
-    return Parameter(
-        id=name,
-        label=label,
-        observedProperty=ObservedProperty(label=label),
-        unit=Unit(label=unit, symbol=unit) if unit else None,
-    )
+    given: dict[str, Any] = {
+        "id": name,
+        "label": label,
+        "data-type": "float",
+        "observedProperty": ObservedProperty(label=label),
+        "unit": Unit(label=unit, symbol=unit) if unit else None,
+    }
+    return Parameter(**given)
 
 
 def _link(

@@ -311,7 +311,7 @@ def _places(columns: Table) -> xr.Dataset:
         if name == "time":
             coords["time"] = ("point", to_times(values, "time"))
             continue
-        numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64)
+        numbers = np.asarray(pd.to_numeric(values, errors="coerce"), np.float64)
         if name in ("lat", "lon") and not np.isfinite(numbers).all():
             raise ValueError(f"at.{name} must be numbers.")
         coords[str(name)] = ("point", numbers)

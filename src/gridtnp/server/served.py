@@ -111,7 +111,7 @@ class Served:
         table["held_out"] = False if held is None else held
         if not isinstance(source, Panel):
             places = table.groupby("station")[["lat", "lon"]].nunique()
-            if (places > 1).any(axis=None):  # ships
+            if (places > 1).to_numpy().any():  # ships
                 return None
             table = table.drop_duplicates("station")
         return table.sort_values("station").set_index("station")
@@ -126,7 +126,7 @@ class Served:
         exceed: dict[str, dict[float, None]] = {name: {} for name in self.variables}
         for name in names:
             variable, what = self._parse(name)
-            if isinstance(what, float):
+            if not isinstance(what, str):
                 quantiles[what] = None
             elif what.startswith("above_"):
                 exceed[variable][float(what.removeprefix("above_"))] = None
@@ -202,7 +202,8 @@ class Served:
             if pd.api.types.is_numeric_dtype(values):
                 continue
             missing = values.isna() | values.isin(list(self.fresh.na_values))
-            wrong = np.flatnonzero(~missing & pd.to_numeric(values, errors="coerce").isna())
+            numbers = np.asarray(pd.to_numeric(values, errors="coerce"), np.float64)
+            wrong = np.flatnonzero(~missing.to_numpy() & np.isnan(numbers))
             if len(wrong):
                 raise ValueError(
                     f"Column {column_name!r} of {name!r} holds {values.iloc[wrong[0]]!r} in row "
