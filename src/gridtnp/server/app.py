@@ -80,6 +80,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         401: "No token.",
         403: "Another origin.",
         404: "Not found.",
+        405: "Another method.",
         408: "Too slow.",
         413: "Too large.",
         415: "Compressed body.",
@@ -190,7 +191,12 @@ def create_app(
 
     # ---- pages and metadata ----------------------------------------------------------------------
 
-    @app.get("/", response_model=LandingPageModel, response_model_exclude_none=True)
+    @app.get(
+        "/",
+        response_model=LandingPageModel,
+        response_model_exclude_none=True,
+        responses={200: {"content": {"text/html": {}}}},
+    )
     async def landing(
         request: Request, f: Annotated[str | None, Query(pattern="^(html|json)$")] = None
     ) -> Any:
