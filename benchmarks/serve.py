@@ -49,9 +49,9 @@ uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(soc
 def make_run(folder: Path) -> Path:
     """A run of the demo stations from 1994 on, fitted for a few steps."""
     table, terrain = gt.demo.load()
-    table = table[table["time"] >= "1994"]
     columns = ["time", "lat", "lon", "elevation", "station", "tmax"]
-    table[columns].to_csv(folder / "stations.csv", index=False)
+    table = table.loc[table["time"] >= "1994", columns]
+    table.to_csv(folder / "stations.csv", index=False)
     terrain.to_netcdf(folder / "terrain.nc")
     os.chdir(folder)
     gridtnp(["init", "stations.csv", "terrain.nc", "--target", "stations.tmax", "-o", "exp.yaml"])

@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gridtnp.server.work import RETRY_AFTER, Abandoned, Limits, Refused, Ticket, perform
+from gridtnp.server.work import (
+    RETRY_AFTER,
+    Abandoned,
+    Limits,
+    Refused,
+    Ticket,
+    perform,
+    yield_to_others,
+)
 
 Status = Literal["accepted", "running", "successful", "failed", "dismissed"]
 """As in OGC API – Processes."""
@@ -49,7 +57,7 @@ class Jobs:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.folder = Path(tempfile.mkdtemp(prefix="gridtnp-jobs-"))
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="job")
+        self.pool = ThreadPoolExecutor(1, "job", yield_to_others, (10,))
         self.jobs: dict[str, Job] = {}
         self.lock = threading.Lock()
 
