@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gridtnp.estimator import GriddedTNP
     from gridtnp.evaluation.results import Evaluation
     from gridtnp.inference.queries import Places
+    from gridtnp.server.served import Served
 
 
 def require_free(output: Path, overwrite: bool) -> None:
@@ -47,6 +48,22 @@ def load_run(folder: Path) -> tuple[GriddedTNP, Experiment]:
             "Python: gt.GriddedTNP.load."
         )
     return model, read_experiment(path)
+
+
+def load_served(folder: Path) -> Served:
+    """The model of a run with the test part of its data, as `report` shows it."""
+    from gridtnp.data.reading import open_data
+    from gridtnp.server.served import Fresh, Served
+
+    model, experiment = load_run(folder)
+    data, known = experiment.data, set(experiment.data.sources)
+    static = {
+        name: where if where.partition(".")[0] in known else open_data(where)
+        for name, where in data.static.items()
+    }
+    fresh = Fresh(data.opened(), static or None, data.na_values, data.crs)
+    _, _, test = experiment.parts()
+    return Served(model.contents, test, fresh, folder.resolve().name)
 
 
 def plot_evaluation(found: Evaluation, run: Path) -> list[str]:

@@ -23,6 +23,7 @@ from cyclopts import App, CycloptsError, Parameter
 from gridtnp import __version__
 from gridtnp.cli.arguments import (
     load_run,
+    load_served,
     plot_evaluation,
     read_context,
     read_places,
@@ -301,6 +302,57 @@ def sample(
         progress=not json,
     )
     _print(json, {"wrote": str(path)}, f"wrote {path}")
+
+
+@app.command
+def serve(
+    run: Run,
+    /,
+    *,
+    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, Parameter(help="Port to listen on; 0 for any free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        Parameter(env_var="GRIDTNP_TOKEN", help="Secret that every request must have."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        Parameter(consume_multiple=True, negative="", help="Other pages that may ask, as origins."),
+    ] = None,
+    points: Annotated[int, Parameter(help="Most points of an answer; more are a job.")] = 50_000,
+    body: Annotated[int, Parameter(help="Most bytes of a body.")] = 10_000_000,
+    seconds: Annotated[float, Parameter(help="Most seconds of an answer.")] = 60.0,
+    workers: Annotated[
+        int | None, Parameter(help="Predictions at once (default: the number of cores).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Serve a live map, OGC EDR and map tiles of a run, until Ctrl-C."""
+    from gridtnp.server.run import address_of, bind, require_server, serve
+
+    require_server()
+    from gridtnp.server.work import Limits
+
+    chosen = {} if workers is None else {"workers": workers}
+    limits = Limits(points=points, body=body, seconds=seconds, **chosen)
+    with bind(host, port) as listening:  # before the run is read
+        served = load_served(run)
+        address = address_of(listening)
+        serve(
+            served,
+            listening,
+            limits=limits,
+            token=token,
+            origins=allow_origin or (),
+            report=run / "report.html" if (run / "report.html").is_file() else None,
+            ready=lambda: _announce(json, run, address),
+        )
+
+
+def _announce(json: bool, run: Path, address: str) -> None:
+    record = {"run": str(run), "address": address}
+    _print(json, record, f"serving {run} on {address} (Ctrl-C stops)")
+    sys.stdout.flush()
 
 
 @app.command

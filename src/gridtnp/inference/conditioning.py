@@ -7,8 +7,9 @@ sources under the names that the model was trained with.
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ from scipy.spatial import KDTree
 from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
+from gridtnp.data.quality import warn_data
 from gridtnp.data.reading import Data, open_data
 from gridtnp.data.times import Window, duration, show, to_time
 from gridtnp.errors import require_known
@@ -39,10 +40,14 @@ Static = Mapping[str, Data] | Data | None
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """The context sets of one task, as a batch of one, and their locations as unit vectors."""
+    """The context sets of one task, as a batch of one, and their locations as unit vectors.
+
+    `dropped` observations are outside of the model's grid.
+    """
 
     context: dict[str, PointSet]
     places: dict[str, Float[np.ndarray, "n 3"]]
+    dropped: int = 0
 
     @property
     def empty(self) -> bool:
@@ -65,9 +70,19 @@ class Conditioning:
         chord = self._trees[key].query(places)[0]
         return EARTH_RADIUS * 2 * np.arcsin(np.minimum(chord / 2, 1.0))
 
+    def encoded(self, encode: Callable[[], Any]) -> Any:
+        """The encoding of this context, made once."""
+        if not self._encodings:
+            self._encodings.append(encode())
+        return self._encodings[0]
+
     @cached_property
     def _trees(self) -> dict[tuple[int, ...], KDTree]:
         return {}
+
+    @cached_property
+    def _encodings(self) -> list[Any]:
+        return []
 
 
 @dataclass(eq=False)
@@ -103,7 +118,7 @@ class Unusable:
                 "without context"
             )
         if found:
-            warnings.warn(f"{'; '.join(found)}.", DataWarning, stacklevel=stacklevel)
+            warn_data(f"{'; '.join(found)}.", stacklevel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,20 +249,30 @@ class ContextReader:
 
 @dataclass(frozen=True, eq=False)
 class Conditioner:
-    """Conditions a model on data, time by time."""
+    """Conditions a model on data, time by time.
+
+    Contexts of the last `kept` times are remembered with their encodings, for use by several
+    predictions, also at once.
+    """
 
     model: ModelContents
     reader: ContextReader
     assembler: Assembler
+    kept: int = 0
     unusable: Unusable = field(default_factory=Unusable)
+    remembered: OrderedDict[TaskTime, Conditioning] = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(
         cls,
         model: ModelContents,
-        context: Dataset | Mapping[str, Data],
+        context: Context,
         static: Static = None,
     ) -> Conditioner:
+        """A conditioner of data; given one, the same with new counts of what is unusable."""
+        if isinstance(context, Conditioner):
+            return replace(context, unusable=Unusable())
         reader = ContextReader.of(model.spec, context, static, stacklevel=6)
         return cls(model, reader, model.assembler(reader.data))
 
@@ -267,23 +292,41 @@ class Conditioner:
 
     def at(self, task_time: TaskTime) -> Conditioning:
         """All observations that a task at this time may use."""
-        context, places = {}, {}
+        with self.lock:
+            found = self.remembered.get(task_time)
+        if found is None:
+            found = self._read(task_time)
+        if self.kept:
+            with self.lock:
+                self.remembered[task_time] = found
+                self.remembered.move_to_end(task_time)
+                while len(self.remembered) > self.kept:
+                    self.remembered.popitem(last=False)
+        self.unusable.observations += found.dropped
+        if found.empty:
+            self.unusable.empty.append("all" if task_time is None else show(task_time))
+        return found
+
+    def _read(self, task_time: TaskTime) -> Conditioning:
+        context, places, dropped = {}, {}, 0
         for name, observed in self.reader.observations(task_time).items():
             variables = self.reader.variables[name]
             source, rows = variables.source, observed.rows
             points = self.assembler.points(source, variables.variables, [observed])
             if points.mask is not None:  # outside of the grid
                 inside = points.mask[0]
-                self.unusable.observations += int((~inside).sum())
+                dropped += int((~inside).sum())
                 points, rows = points.select(inside), rows[inside.numpy()]
                 points = PointSet(points.x, points.y, None, points.features)
             location = source.places(rows)
             context[name] = points.to(self.model.device)
             places[name] = unit_vectors(source.lat[location], source.lon[location])
-        found = Conditioning(context, places)
-        if found.empty:
-            self.unusable.empty.append("all" if task_time is None else show(task_time))
-        return found
+        return Conditioning(context, places, dropped)
+
+    def encode(self, conditioning: Conditioning, like: PointSet) -> Any:
+        """The encoding of a context, made once."""
+        network = self.model.network
+        return conditioning.encoded(lambda: network.encode(self.complete(conditioning, like)))
 
     def complete(self, conditioning: Conditioning, like: PointSet) -> dict[str, PointSet]:
         """All context sets of the network, checked; sets without data are empty."""
@@ -314,6 +357,10 @@ class Conditioner:
             self.unusable.unknown += unknown
             self.unusable.outside += len(rows) - usable - unknown
         return points.to(self.model.device)
+
+
+Context = Dataset | Mapping[str, Data] | Conditioner
+"""What a model is told: data, or data that are prepared already."""
 
 
 def dataset_of(
@@ -390,4 +437,4 @@ def _require_sets(spec: TaskSpec, data: Dataset, stacklevel: int) -> None:
     if missing:
         lack = [f"The context has no {', '.join(missing)}, which the model was trained with"]
     if lack or units:
-        warnings.warn("; ".join([*lack, *units]) + ".", DataWarning, stacklevel=stacklevel)
+        warn_data("; ".join([*lack, *units]) + ".", stacklevel)

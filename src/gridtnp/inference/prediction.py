@@ -22,14 +22,12 @@ from torch.distributions import Distribution
 
 from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import unit_vectors
-from gridtnp.data.dataset import Dataset
-from gridtnp.data.reading import Data
 from gridtnp.data.sources import Variable
 from gridtnp.data.times import duration, to_times
 from gridtnp.distributions.kinds import limits as kind_limits
 from gridtnp.distributions.marginals import outputs_of
 from gridtnp.errors import require_known
-from gridtnp.inference.conditioning import Conditioner, ContextReader, Static
+from gridtnp.inference.conditioning import Conditioner, Context, ContextReader, Static
 from gridtnp.inference.queries import Answer, Places, Query, attributes_of, column
 from gridtnp.inference.writers import open_stream
 from gridtnp.network.model import PIECE
@@ -44,7 +42,7 @@ Exceed = Sequence[float] | Mapping[str, Sequence[float]]
 
 def predict(
     model: ModelContents,
-    context: Dataset | Mapping[str, Data],
+    context: Context,
     at: Places,
     *,
     quantiles: Sequence[float] = (0.05, 0.95),
@@ -54,9 +52,9 @@ def predict(
     to: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     chunk: int = CHUNK,
-    progress: bool = True,
+    progress: bool | Advance = True,
 ) -> Answer | Path:
-    """See `GriddedTNP.predict`."""
+    """See `GriddedTNP.predict`. `progress` may be called with numbers of points that are done."""
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
     require_quantiles(model.spec, quantiles)
@@ -128,7 +126,7 @@ def answer_query(
     times: Iterable[Any] | None,
     to: str | os.PathLike[str] | None,
     overwrite: bool,
-    progress: bool,
+    progress: bool | Advance,
     finish: Callable[[], None],
 ) -> Answer | Path:
     """Answer a query in memory, or time by time in a file; `finish` is called before it is kept."""
@@ -172,7 +170,7 @@ def _answer(
             some = rows[start : start + step]
             target = conditioner.targets(query, known, some, task_time)
             if encoding is None:
-                encoding = network.encode(conditioner.complete(conditioning, target))
+                encoding = conditioner.encode(conditioning, target)
             predicted = network.decode(encoding, target)
             usable = slice(None) if target.mask is None else target.mask[0].cpu().numpy()
             results: dict[str | float, np.ndarray] = {
@@ -268,8 +266,11 @@ def _to_numpy(values: torch.Tensor) -> np.ndarray:
 
 
 @contextmanager
-def progress_bar(total: int, what: str, wanted: bool) -> Iterator[Advance]:
-    """A progress bar, if stderr is a terminal."""
+def progress_bar(total: int, what: str, wanted: bool | Advance) -> Iterator[Advance]:
+    """A progress bar, if stderr is a terminal; or else what is called instead."""
+    if not isinstance(wanted, bool):
+        yield wanted
+        return
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     disable = not (wanted and console.is_terminal)

@@ -188,7 +188,9 @@ class NetCDFWriter(GridWriter):
 
     def extend(self, answer: xr.Dataset) -> None:
         netcdf = require_installed("netCDF4", "io", f"Writing {_q(self.path)}")
-        with netcdf.Dataset(self.part, "a") as file:
+        from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK  # the library is not thread-safe
+
+        with NETCDF4_PYTHON_LOCK, netcdf.Dataset(self.part, "a") as file:
             first = len(file.dimensions[self.dim])
             for name, variable in answer.variables.items():
                 if self.dim not in variable.dims:
