@@ -28,6 +28,7 @@ from gridtnp.data.times import Window, duration, show, to_time
 from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS, Grid
 from gridtnp.inference.queries import Query
+from gridtnp.network.model import NeuralProcess
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.area import area
 from gridtnp.tasks.assembly import Assembler
@@ -80,30 +81,47 @@ class Unusable:
     points: int = 0
     empty: list[str] = field(default_factory=list)
 
-    def warn(self, grid: Grid | None, statics: tuple[str, ...], stacklevel: int) -> None:
-        """Warn once, or raise if no point at all could be predicted."""
-        found, covered = [], "" if grid is None else area(grid)
-        if self.outside:
-            found.append(f"{self.outside:,} of {self.points:,} points lie outside of {covered}")
-        if self.unknown:
-            found.append(f"{self.unknown:,} of {self.points:,} points have no {list(statics)}")
-        lost = self.outside + self.unknown
-        if self.points and lost == self.points:
+    def __add__(self, other: Unusable) -> Unusable:
+        return Unusable(
+            self.observations + other.observations,
+            self.outside + other.outside,
+            self.unknown + other.unknown,
+            self.points + other.points,
+            [*self.empty, *other.empty],
+        )
+
+    def require_points(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
+        """Raise if no point at all could be predicted."""
+        if self.points and self.outside + self.unknown == self.points:
             raise ValueError(
-                f"Nothing can be predicted: {' and '.join(found)}; ask for other places, or train "
-                "on a wider area."
+                f"Nothing can be predicted: {' and '.join(self._lost(grid, statics))}; ask for "
+                "other places, or train on a wider area."
             )
-        found = [f"{points} and are NaN" for points in found]
+
+    def warn(self, grid: Grid | None, statics: tuple[str, ...], stacklevel: int) -> None:
+        """Warn once of everything."""
+        found = [f"{points} and are NaN" for points in self._lost(grid, statics)]
         if self.observations:
+            covered = "" if grid is None else area(grid)
             found.append(f"{self.observations:,} observations outside of {covered} are dropped")
         if self.empty:
+            first = min(self.empty)
             more = f" and {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
             found.append(
-                f"there are no observations at {self.empty[0]}{more}, so the model predicts "
-                "without context"
+                f"there are no observations at {first}{more}, so the model predicts without context"
             )
         if found:
             warnings.warn(f"{'; '.join(found)}.", DataWarning, stacklevel=stacklevel)
+
+    def _lost(self, grid: Grid | None, statics: tuple[str, ...]) -> list[str]:
+        """Which points could not be predicted, and why."""
+        found = []
+        if self.outside:
+            covered = "" if grid is None else area(grid)
+            found.append(f"{self.outside:,} of {self.points:,} points lie outside of {covered}")
+        if self.unknown:
+            found.append(f"{self.unknown:,} of {self.points:,} points have no {list(statics)}")
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +204,20 @@ class ContextReader:
         counts = np.bincount(which[inverse], minlength=len(unique))
         yield from zip(unique, np.split(order, np.cumsum(counts)[:-1]), strict=True)
 
+    def steps(self, query: Query) -> Iterator[tuple[TaskTime, np.ndarray]]:
+        """The same, time by time where time is a dimension of the query.
+
+        What is computed at once, and so how it is rounded, then does not depend on which times are
+        asked for together.
+        """
+        for task_time, rows in self.groups(query):
+            if query.time is None or query.time_dim is None:
+                yield task_time, rows
+                continue
+            valid = query.time[rows]
+            for time in np.unique(valid):
+                yield task_time, rows[valid == time]
+
     @property
     def task_time(self) -> TaskTime:
         """The only time of the data, for a query without times."""
@@ -240,6 +272,8 @@ class Conditioner:
     reader: ContextReader
     assembler: Assembler
     unusable: Unusable = field(default_factory=Unusable)
+    _last: dict[TaskTime, tuple[NeuralProcess, Conditioning, Any]] = field(default_factory=dict)
+    """The task that was encoded last: the next points are often of the same."""
 
     @classmethod
     def of(
@@ -259,9 +293,9 @@ class Conditioner:
     def data(self) -> Dataset:
         return self.reader.data
 
-    def warn(self, stacklevel: int = 5) -> None:
-        """Warn once of everything that could not be used or predicted."""
-        self.unusable.warn(self.model.network.grid, self.spec.statics, stacklevel)
+    def fresh(self) -> Conditioner:
+        """The same without counts; several can be used at once."""
+        return replace(self, unusable=Unusable(), _last={})
 
     # ---- context and targets ---------------------------------------------------------------------
 
@@ -284,6 +318,18 @@ class Conditioner:
         if found.empty:
             self.unusable.empty.append("all" if task_time is None else show(task_time))
         return found
+
+    def encoded(
+        self, task_time: TaskTime, like: PointSet, network: NeuralProcess
+    ) -> tuple[Conditioning, Any]:
+        """The context of a task, and its encoding by the network, or by it on a tile."""
+        found = self._last.get(task_time)
+        if found is None or found[0] is not network:
+            conditioning = self.at(task_time)
+            encoding = network.encode(self.complete(conditioning, like))
+            self._last.clear()
+            found = self._last[task_time] = network, conditioning, encoding
+        return found[1:]
 
     def complete(self, conditioning: Conditioning, like: PointSet) -> dict[str, PointSet]:
         """All context sets of the network, checked; sets without data are empty."""

@@ -20,6 +20,7 @@ from gridtnp.inference.conditioning import ContextReader
 from gridtnp.inference.joint_samples import sample
 from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
+from gridtnp.inference.running import Output
 from gridtnp.report.packing import pack
 
 MARGIN = 0.03
@@ -118,7 +119,8 @@ def fields(
 ) -> dict[str, Any]:
     """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes."""
     with quietly():
-        found = predict(model, test, grid, quantiles=QUANTILES, times=times, progress=False)
+        output = Output(progress=False)
+        found = predict(model, test, grid, quantiles=QUANTILES, times=times, output=output)
     assert isinstance(found, xr.Dataset)
     lat, lon = grid["lat"].to_numpy(), grid["lon"].to_numpy()
     shape = (1 if times is None else len(times), len(lat), len(lon))
