@@ -17,8 +17,10 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.quality import collecting
 from gridtnp.inference.conditioning import Context, ContextReader
 from gridtnp.inference.joint_samples import sample
-from gridtnp.inference.prediction import Advance, predict
+from gridtnp.inference.forecasts import Advance
+from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
+from gridtnp.inference.running import Output
 from gridtnp.report.packing import pack
 
 MARGIN = 0.03
@@ -127,7 +129,8 @@ def fields(
 ) -> dict[str, Any]:
     """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes."""
     with quietly():
-        found = predict(model, test, grid, quantiles=QUANTILES, times=times, progress=progress)
+        output = Output(progress=progress)
+        found = predict(model, test, grid, quantiles=QUANTILES, times=times, output=output)
     assert isinstance(found, xr.Dataset)
     lat, lon = grid["lat"].to_numpy(), grid["lon"].to_numpy()
     shape = (1 if times is None else len(times), len(lat), len(lon))

@@ -21,6 +21,7 @@ from gridtnp import __version__
 from gridtnp.errors import require_known
 from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import column
+from gridtnp.inference.running import Output
 from gridtnp.network.model import PIECE
 from gridtnp.server import edr, queries, wkt
 from gridtnp.server.coverages import ENDINGS, MEDIA, encode
@@ -184,9 +185,8 @@ def create_app(
             quantiles=question.what.quantiles,
             exceed=question.what.exceed,
             times=question.times,
-            to=path,
             chunk=PIECE,
-            progress=ticket.advance,
+            output=Output(path, progress=ticket.advance),
         )
 
     # ---- pages and metadata ----------------------------------------------------------------------

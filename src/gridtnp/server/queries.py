@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from gridtnp.data.csv_files import parse_csv
 from gridtnp.data.times import show, to_time, to_times
 from gridtnp.errors import require_known
-from gridtnp.inference.prediction import above, thresholds
+from gridtnp.inference.forecasts import above
+from gridtnp.inference.prediction import thresholds
 from gridtnp.inference.queries import column
 from gridtnp.server import wkt
 from gridtnp.server.served import Served, Statistics

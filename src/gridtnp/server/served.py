@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,11 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.reading import Data
 from gridtnp.data.sources import Panel
 from gridtnp.errors import require_known
-from gridtnp.inference.conditioning import Conditioner, Context, Static, dataset_of
-from gridtnp.inference.prediction import above, attributes, predict, thresholds
+from gridtnp.inference.conditioning import Conditioner, Context, Encodings, Static, dataset_of
+from gridtnp.inference.forecasts import above, attributes
+from gridtnp.inference.prediction import predict, thresholds
 from gridtnp.inference.queries import column
+from gridtnp.inference.running import Output
 from gridtnp.network.model import PIECE
 from gridtnp.report.maps import Region
 from gridtnp.server.work import Ticket
@@ -67,7 +69,7 @@ class Served:
     @cached_property
     def conditioner(self) -> Conditioner:
         found = Conditioner.of(self.model, self.data)
-        return Conditioner(found.model, found.reader, found.assembler, kept=KEPT_TIMES)
+        return replace(found, encodings=Encodings(KEPT_TIMES))
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -227,7 +229,7 @@ class Served:
             exceed=what.exceed,
             times=times,
             chunk=PIECE,
-            progress=ticket.advance,
+            output=Output(progress=ticket.advance),
         )
         assert isinstance(found, xr.Dataset)
         return found[list(what.columns)]
