@@ -16,8 +16,8 @@ from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.quality import collecting
 from gridtnp.inference.conditioning import Context, ContextReader
-from gridtnp.inference.joint_samples import sample
 from gridtnp.inference.forecasts import Advance
+from gridtnp.inference.joint_samples import sample
 from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
 from gridtnp.inference.running import Output
