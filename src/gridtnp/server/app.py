@@ -12,10 +12,7 @@ from edr_pydantic.capabilities import ConformanceModel, LandingPageModel
 from edr_pydantic.collections import Collection as EDRCollection
 from edr_pydantic.collections import Collections as EDRCollections
 from fastapi import Depends, FastAPI, Path, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 
 from gridtnp import __version__
 from gridtnp.errors import require_known
@@ -25,78 +22,28 @@ from gridtnp.inference.running import Output
 from gridtnp.network.model import PIECE
 from gridtnp.server import edr, queries, wkt
 from gridtnp.server.coverages import ENDINGS, MEDIA, encode
-from gridtnp.server.guard import Guard, error_body
+from gridtnp.server.guard import Guard
 from gridtnp.server.jobs import Job, Jobs
+from gridtnp.server.openapi import (
+    ANSWERS,
+    REFUSALS,
+    Coords,
+    Datetime,
+    F,
+    Failure,
+    Health,
+    Ignored,
+    JobStatus,
+    ParameterName,
+    describe,
+    json_body,
+)
 from gridtnp.server.page import LivePage
 from gridtnp.server.queries import Format, Observations, Prediction, Question
+from gridtnp.server.refusals import handle_errors
 from gridtnp.server.served import Served
 from gridtnp.server.tiles import Tiles
-from gridtnp.server.work import Abandoned, Found, Limits, Refused, Result, Ticket, Workers
-
-GONE = 499
-"""Status of a request whose client has left; nobody receives it."""
-Coords = Annotated[str, Query(description="Well-known text of longitudes and latitudes.")]
-Datetime = Annotated[
-    str | None, Query(description="An instant, or an interval: 1996-01-01/1996-06-30, ../1996.")
-]
-ParameterName = Annotated[
-    str | None, Query(alias="parameter-name", description="Columns, separated by commas.")
-]
-Count = Annotated[int | None, Query(ge=1, le=100_000)]
-Ignored = Annotated[str | None, Query()]
-F = Annotated[Format, Query(description="Format of the answer.")]
-
-
-class Failure(BaseModel):
-    """What went wrong, in one sentence."""
-
-    code: str
-    description: str
-
-
-class Health(BaseModel):
-    """Whether the server answers, and what it is doing."""
-
-    status: str
-    running: int
-    waiting: int
-    jobs: int
-
-
-class JobStatus(BaseModel):
-    """The state of a job."""
-
-    id: str
-    status: str
-    progress: int
-    message: str
-    notes: list[str]
-    links: list[dict[str, str]]
-
-
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Failure, "description": text}
-    for status, text in {
-        400: "Wrong parameters.",
-        401: "No token.",
-        403: "Another origin.",
-        404: "Not found.",
-        405: "Another method.",
-        408: "Too slow.",
-        413: "Too large.",
-        415: "Compressed body.",
-        421: "Another host.",
-        429: "Too busy.",
-    }.items()
-}
-ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Predictions.",
-        "content": {kind.partition(";")[0]: {} for kind in MEDIA.values()},
-    },
-    202: {"model": JobStatus, "description": "A job; its address is in the header Location."},
-    **REFUSALS,
-}
+from gridtnp.server.work import Found, Limits, Refused, Result, Ticket, Workers
 
 
 def require_parameters(request: Request) -> None:
@@ -415,7 +362,7 @@ def create_app(
         "/predict",
         responses=ANSWERS,
         response_class=Response,
-        openapi_extra=_json_body(Prediction),
+        openapi_extra=json_body(Prediction),
     )
     async def post_predict(request: Request) -> Response:
         """Predictions from observations in the body, or from the run's own."""
@@ -474,8 +421,8 @@ def create_app(
         name = f"{edr.COLLECTION}{found.path.suffix}"
         return FileResponse(found.path, media_type=kind, filename=name, headers=_notes(found.notes))
 
-    _handle_errors(app)
-    _describe(app)
+    handle_errors(app)
+    describe(app)
     app.add_middleware(Guard, limits=limits, token=token, origins=origins, hosts=hosts)  # pyright: ignore[reportArgumentType]
     return app
 
@@ -523,65 +470,3 @@ def _status(job: Job, base: str) -> JobStatus:
         notes=list(job.notes),
         links=links,
     )
-
-
-def _json_body(kind: type[BaseModel]) -> dict[str, Any]:
-    schema = kind.model_json_schema()
-    for own in schema.pop("$defs", {}).values():  # the only one: the grid
-        schema["properties"]["grid"]["anyOf"][0] = own
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def _describe(app: FastAPI) -> None:
-    """Leave FastAPI's own error 422 out of the description: wrong parameters are a 400 here."""
-    made = app.openapi
-
-    def described() -> dict[str, Any]:
-        found = made()
-        for path in found["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)
-        for name in ("HTTPValidationError", "ValidationError"):
-            found["components"]["schemas"].pop(name, None)
-        return found
-
-    app.openapi = described
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
-def _handle_errors(app: FastAPI) -> None:
-    def failure(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-        return JSONResponse(error_body(status, text), status, headers)
-
-    @app.exception_handler(Refused)
-    async def _refused(_: Request, error: Refused) -> Response:
-        return failure(error.status, error.description, error.headers)
-
-    @app.exception_handler(Abandoned)
-    async def _abandoned(_: Request, __: Abandoned) -> Response:
-        return Response(status_code=GONE)
-
-    async def _invalid(_: Request, error: Exception) -> Response:
-        return failure(400, " ".join(str(error).split())[:1000])
-
-    for kind in (ValueError, TypeError, OverflowError):  # what the library raises for wrong data
-        app.add_exception_handler(kind, _invalid)
-
-    @app.exception_handler(RequestValidationError)
-    async def _wrong(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"][1:])
-        if first["type"] == "missing":
-            return failure(400, f"The parameter {name!r} is missing; give it.")
-        return failure(400, f"{name}={str(first.get('input'))[:60]!r}: {first['msg']}.")
-
-    @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> Response:
-        texts = {
-            404: f"There is nothing at {request.url.path[:100]!r}; see /openapi.json.",
-            405: f"{request.method} is not for {request.url.path[:100]!r}; see /openapi.json.",
-        }
-        text = texts.get(error.status_code, str(error.detail))
-        return failure(error.status_code, text, dict(error.headers or {}))
