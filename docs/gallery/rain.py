@@ -33,6 +33,5 @@ print(scores.summaries()[0])
 print(scores.exceedance(50).round(3).to_string(index=False))
 
 field = model.predict(test.at("1997-08-01"), at=terrain, exceed=[50, 100])
-names = {"observed": "precipitation", "model_mean": "precipitation_mean"}
-figure = gt.plots.maps(field, "precipitation", stations=scores.predictions().rename(columns=names))
+figure = gt.plots.maps(field, "precipitation")
 figure.savefig("rain.webp", dpi=150)
