@@ -193,6 +193,7 @@ def test_samples_have_gradients(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(5))
 @given(seed=seeds, y=st.floats(-2, 6))
+@example(seed=355, y=0.875)  # a point mass of rain
 def test_crps_is_the_integral_of_squared_differences(kind: str, seed: int, y: float) -> None:
     d = made(kind, seed, size=0.7)
     if kind in DISCRETE:

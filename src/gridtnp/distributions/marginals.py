@@ -7,8 +7,10 @@ and of the density elsewhere.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -94,14 +96,26 @@ class Marginal(Distribution):
         weight = weight * 6 * position * (1 - position)
         position = position**2 * (3 - 2 * position)
         y = value.double().clamp_min(threshold)
-        split = self.cdf(value.double()).clamp(1e-12, 1 - 1e-12)
         total = torch.zeros_like(y)
-        for x, w in zip(position.tolist(), weight.tolist(), strict=True):
-            for p, width in ((split * x, split), (split + (1 - split) * x, 1 - split)):
-                p = p.clamp(max=1 - 1e-13)
+        for start, end in pairwise(self._kinks(value.double(), threshold)):
+            for x, w in zip(position.tolist(), weight.tolist(), strict=True):
+                p = (start + (end - start) * x).clamp(max=1 - 1e-13)
                 q = self.icdf(p).double().clamp_min(threshold)
-                total = total + w * width * 2 * torch.maximum(p * (y - q), (1 - p) * (q - y))
+                loss = torch.maximum(p * (y - q), (1 - p) * (q - y))
+                total = total + 2 * w * (end - start) * loss
         return total
+
+    def _kinks(self, value: Tensor, threshold: float) -> Tensor:
+        """Levels from 0 to 1 between which the quantile loss is smooth."""
+        low, high = self.limits
+        found = [torch.zeros_like(value), self.cdf(value), torch.ones_like(value)]
+        if math.isfinite(threshold):
+            found.append(self.cdf(torch.full_like(value, threshold)))
+        if math.isfinite(low):
+            found.append(self.cdf(torch.full_like(value, low)))
+        if math.isfinite(high):
+            found.append(self.below(torch.full_like(value, high)))
+        return torch.stack(found).double().sort(0).values
 
     def corrects(self, mean: Tensor, std: Tensor) -> Marginal:  # noqa: ARG002
         """This distribution as a correction of a Gaussian prior in the same units.
