@@ -249,6 +249,14 @@ def predict(
             help="Thresholds whose probability of being exceeded to predict.",
         ),
     ] = (),
+    derive: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Of wind components: speed, direction.",
+        ),
+    ] = (),
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -261,6 +269,7 @@ def predict(
         read_places(at),
         quantiles=quantiles,
         exceed=exceed,
+        derive=derive,
         times=times,
         to=output,
         overwrite=overwrite,

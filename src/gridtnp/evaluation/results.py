@@ -6,7 +6,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from rich.console import Console, RenderableType
 
 from gridtnp.data.reading import require_installed
-from gridtnp.distributions.marginals import Marginal
+from gridtnp.distributions.marginals import Marginal, moments
 from gridtnp.errors import require_known
 from gridtnp.evaluation import exceedance, scores
 from gridtnp.evaluation.bootstrap import bootstrap_means, interval, place_blocks, time_blocks
@@ -50,6 +50,11 @@ class Prediction:
     std: Float[np.ndarray, "n dy"]
     spread: Spread = "predicted"
     marginals: tuple[Marginal | None, ...] = ()
+
+    @classmethod
+    def of(cls, marginals: Sequence[Marginal]) -> Prediction:
+        """A prediction of distributions."""
+        return cls(*moments(marginals), marginals=tuple(marginals))
 
     def at(self, used: Bool[np.ndarray, " n"]) -> Prediction:
         """The prediction at some of the points."""

@@ -31,6 +31,7 @@ from gridtnp.distributions.marginals import outputs_of
 from gridtnp.errors import require_known
 from gridtnp.inference.conditioning import Conditioner, ContextReader, Static
 from gridtnp.inference.queries import Answer, Places, Query, attributes_of, column
+from gridtnp.inference.wind import Wind
 from gridtnp.inference.writers import open_stream
 from gridtnp.network.model import PIECE
 from gridtnp.tasks.specification import TaskSpec
@@ -49,6 +50,7 @@ def predict(
     *,
     quantiles: Sequence[float] = (0.05, 0.95),
     exceed: Exceed = (),
+    derive: Sequence[str] = (),
     times: Iterable[Any] | None = None,
     static: Static = None,
     to: str | os.PathLike[str] | None = None,
@@ -60,12 +62,17 @@ def predict(
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
     require_quantiles(model.spec, quantiles)
+    fast = ()
+    if isinstance(exceed, Mapping) and "speed" not in model.spec.target_names:
+        fast = exceed.get("speed", ())
+        exceed = {name: levels for name, levels in exceed.items() if name != "speed"}
+    wind = Wind.of(model, derive, quantiles, fast)
     wanted = thresholds(model.spec, exceed, _limits(model))
     conditioner = Conditioner.of(model, context, static)
     step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
 
     def answer(query: Query, advance: Advance) -> Answer:
-        return _answer(conditioner, query, quantiles, wanted, step, advance)
+        return _answer(conditioner, query, quantiles, wanted, wind, step, advance)
 
     finish = partial(conditioner.warn, stacklevel=6)
     with model.inference():
@@ -153,6 +160,7 @@ def _answer(
     query: Query,
     quantiles: Sequence[float],
     exceed: Mapping[str, tuple[float, ...]],
+    wind: Wind | None,
     step: int,
     advance: Advance,
 ) -> Answer:
@@ -160,11 +168,9 @@ def _answer(
     model = conditioner.model
     spec, normaliser, network = model.spec, model.normaliser, model.network
     statistics = statistics_of(quantiles, exceed)
-    columns = {
-        column(name, statistic): np.full(len(query.lat), np.nan)
-        for name, own in statistics.items()
-        for statistic in own
-    }
+    names = [column(name, one) for name, own in statistics.items() for one in own]
+    names += [] if wind is None else wind.columns()
+    columns = {name: np.full(len(query.lat), np.nan) for name in names}
     known, task_time = conditioner.reader.known(query), None
     for task_time, rows in conditioner.reader.groups(query):
         conditioning, encoding = conditioner.at(task_time), None
@@ -182,6 +188,8 @@ def _answer(
             for q in quantiles:
                 level = predicted.icdf(predicted.mean.new_full((), q))
                 results[q] = normaliser.restore(spec.target, _to_numpy(level))
+            for name, values in ({} if wind is None else wind.at(predicted)).items():
+                columns[name][some[usable]] = values[usable]
             places = unit_vectors(query.lat[some], query.lon[some])[usable]
             for i, name in enumerate(spec.target_names):
                 for statistic, values in results.items():
@@ -197,6 +205,7 @@ def _answer(
         for name, own in statistics.items()
         for statistic in own
     }
+    about |= {} if wind is None else wind.columns()
     answer = query.answer(columns, about)
     if isinstance(answer, xr.Dataset):
         answer = with_times(answer, spec, query, task_time)

@@ -53,15 +53,19 @@ PSEUDO_COUNTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 1e6)
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Cartesian places, times in hours, and regressors: those of the drift first; in float64."""
+    """Cartesian places, times in hours, and regressors: those of the drift first; in float64.
+
+    `error` is the variance of readings there beyond the noise of all, where they are observed.
+    """
 
     place: Float[Tensor, "*batch n d"]
     time: Float[Tensor, "*batch n"] | None
     regressors: Float[Tensor, "*batch n r"]
+    error: Float[Tensor, "*batch n"] | None = None
 
     def __getitem__(self, index: tuple[int | slice | Tensor | None, ...]) -> Inputs:
-        time = None if self.time is None else self.time[index]
-        return Inputs(self.place[index], time, self.regressors[index])
+        time, error = (None if v is None else v[index] for v in (self.time, self.error))
+        return Inputs(self.place[index], time, self.regressors[index], error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +194,9 @@ class GaussianProcess(nn.Module):
         k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
         one = used.new_ones((len(used), 1))
         jitter = JITTER * torch.cat([self.variance(inputs), one], 1).amax(1, keepdim=True)
-        diagonal = used * (_exp(self.noise).square() + excess) + (1 - used) + jitter
+        noise = _exp(self.noise).square() + excess
+        noise = noise if inputs.error is None else noise + inputs.error
+        diagonal = used * noise + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
         return Posterior(inputs, residual, mask, excess, factor, weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,10 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.quality import DataWarning
+from gridtnp.evaluation.results import MODEL, Evaluation
 from gridtnp.inference.conditioning import ContextReader
 from gridtnp.inference.joint_samples import sample
-from gridtnp.inference.prediction import predict
+from gridtnp.inference.prediction import above, predict
 from gridtnp.inference.queries import Query, column
 from gridtnp.report.packing import pack
 
@@ -31,6 +32,8 @@ AROUND = 300.0
 MOST_OBSERVATIONS = 3000
 """Places of the context on a map."""
 QUANTILES = (0.05, 0.95)
+ZEROS = 0.1
+"""Share of zeros from which the map shows the probability of more than zero."""
 STATISTICS: tuple[str | float, ...] = ("mean", "std", *QUANTILES, "support")
 
 
@@ -113,12 +116,37 @@ def quietly() -> Iterator[None]:
         yield
 
 
+def thresholds(evaluation: Evaluation) -> dict[str, float]:
+    """What the map shows the probability of more of, for variables that are not Gaussian.
+
+    Zero if a tenth of the observations are zero, as for rain on a day; else about their median.
+    """
+    found = {}
+    for v, name in enumerate(evaluation.variables):
+        observed = evaluation.observed[:, v]
+        if evaluation.of(MODEL, v).marginal is None:
+            continue
+        level = 0.0 if (observed == 0).mean() >= ZEROS else float(f"{np.median(observed):.1g}")
+        if (observed > level).any():
+            found[name] = level
+    return found
+
+
 def fields(
-    model: ModelContents, test: Dataset, grid: xr.Dataset, times: np.ndarray | None
+    model: ModelContents,
+    test: Dataset,
+    grid: xr.Dataset,
+    times: np.ndarray | None,
+    exceed: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes."""
+    """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes.
+
+    `exceed` are thresholds whose probability of being exceeded is predicted too.
+    """
+    levels = {name: [level] for name, level in exceed.items()}
+    options: dict[str, Any] = {"quantiles": QUANTILES, "exceed": levels, "times": times}
     with quietly():
-        found = predict(model, test, grid, quantiles=QUANTILES, times=times, progress=False)
+        found = predict(model, test, grid, progress=False, **options)
     assert isinstance(found, xr.Dataset)
     lat, lon = grid["lat"].to_numpy(), grid["lon"].to_numpy()
     shape = (1 if times is None else len(times), len(lat), len(lon))
@@ -129,6 +157,9 @@ def fields(
         }
         for name in model.spec.target_names
     }
+    for name, level in exceed.items():
+        chance = found[column(name, above(level))].to_numpy().reshape(shape)
+        values[name]["chance"] = pack(chance)
     return {"lat": _axis(lat), "lon": _axis(lon), "values": values}
 
 
