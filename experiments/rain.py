@@ -3,9 +3,9 @@
 Colorado's monthly precipitation is in the package; daily precipitation of the central United States
 and radar rain are read from the folder `--data`, if they are there. The radar's five-minute sums
 (`example_areal_reference_data.nc`, in the wheel of pycomlink 0.6 on PyPI, with shifted coordinates)
-become hourly ones: single pixels are gauges, and means of 16 × 16 pixels a gridded source. Scores are at
-stations and times that training never saw; `--part val` is for choices, `--part test` for results.
-With `--steps`, training does not depend on the speed of the machine.
+become hourly ones: single pixels are gauges, and means of 16 × 16 pixels a gridded source. Scores
+are at stations and times that training never saw; `--part val` is for choices, `--part test` for
+results. With `--steps`, training does not depend on the speed of the machine.
 Results go to `experiments/results/rain`, one file per data set, with commit and machine.
 """
 
