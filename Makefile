@@ -1,10 +1,11 @@
-# make demo · make test · make test-all · make test-sanitized · make lint · make bench: each sets itself up on first use.
+# make demo · make test · make test-all · make test-sanitized · make lint · make docs · make bench: each sets itself up
+# on first use.
 PYTHON ?= python3
 VENV ?= .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 
-.PHONY: demo leaderboard test test-all test-sanitized coverage lint format bench clean
+.PHONY: demo leaderboard test test-all test-sanitized coverage lint format docs gallery bench clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,6 +57,15 @@ lint: $(READY)
 format: $(READY)
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+# The site, without a network; open build/docs/index.html.
+docs: $(READY)
+	$(RUN) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+	@echo "The documentation is in build/docs/index.html."
+
+# What the examples of the site print and draw, which is kept in docs/gallery; NAMES="ships winds" runs these only.
+gallery: $(READY)
+	$(RUN) scripts/gallery.py $(NAMES)
 
 bench: $(READY)
 	$(RUN) benchmarks/run.py

@@ -116,10 +116,11 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": name}
         self.devtools("Emulation.setEmulatedMedia", features=[feature])
 
-    def open(self, path: Path) -> None:
-        """Open a file of the report and wait until it is drawn."""
-        self.call("POST", "/url", {"url": path.resolve().as_uri()})
-        self.wait("return document.documentElement.dataset.ready === 'yes'")
+    def open(self, path: Path | str) -> None:
+        """Open a file of the report, or an address, and wait until it is drawn."""
+        url = path if isinstance(path, str) else path.resolve().as_uri()
+        self.call("POST", "/url", {"url": url})
+        self.wait("return document.documentElement.dataset.ready === 'yes'", 60.0)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
@@ -146,6 +147,19 @@ class Browser:
             moves += [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
         mouse = {"type": "pointer", "id": "mouse", "actions": moves}
         self.call("POST", "/actions", {"actions": [mouse]})
+
+    def drop(self, query: str, name: str, text: str) -> None:
+        """Drop a file with this text on an element, as from a folder of the desktop."""
+        self.run(
+            "const data = new DataTransfer();"
+            "data.items.add(new File([arguments[2]], arguments[1], {type: 'text/csv'}));"
+            "const make = (kind) => new DragEvent(kind, {bubbles: true, dataTransfer: data});"
+            "for (const kind of ['dragenter', 'dragover', 'drop'])"
+            "  document.querySelector(arguments[0]).dispatchEvent(make(kind));",
+            query,
+            name,
+            text,
+        )
 
     def keys(self, query: str, text: str) -> None:
         """Type into an element; keys without a sign are those of the protocol."""

@@ -1,6 +1,6 @@
 """A small dataset and a small model of it, for tests of fitting; run as a script, it fits.
 
-python fitting_cases.py FOLDER STEPS [--resume] [--slow SECONDS] [--hold PASS FILE]
+python fitting_cases.py FOLDER STEPS [--resume] [--slow SECONDS] [--hold PASS FILE] [--field STORE]
 
 It can be made to wait in one of its forward passes until there is a file, so that however fast or
 slow the machine is, it can be interrupted before its end.
@@ -36,8 +36,13 @@ def dataset() -> Dataset:
     return Dataset({"gauges": table}, target="gauges.t2m", features=["day_of_year"])
 
 
-def parts() -> tuple[Dataset, Dataset, Dataset]:
-    return dataset().split(hold_out_stations=0.3)
+def parts(field: Path | None = None) -> tuple[Dataset, Dataset, Dataset]:
+    """With a field on disk, values of which are read when they are needed."""
+    if field is None:
+        return dataset().split(hold_out_stations=0.3)
+    sources = {"gauges": stations(20, 24), "field": field}
+    data = Dataset(sources, target="gauges.t2m", features=["day_of_year"], memory=1000)
+    return data.split(hold_out_stations=0.3)
 
 
 def small(train: Dataset) -> GriddedTNP:
@@ -66,7 +71,8 @@ def main(arguments: list[str]) -> None:
     recipe = replace(RECIPE, steps=steps)
     if "--adamw" in arguments:
         recipe = replace(recipe, optimiser="adamw")
-    train, val, _ = parts()
+    field = Path(arguments[arguments.index("--field") + 1]) if "--field" in arguments else None
+    train, val, _ = parts(field)
     model = small(train)
     if "--slow" in arguments:
         pause = float(arguments[arguments.index("--slow") + 1])

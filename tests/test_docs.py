@@ -21,7 +21,13 @@ def examples(page: Path) -> str:
     )
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name == "tutorial.md"))
+        for page in PAGES[1:]
+    ],
+)
 def test_examples_run(page: Path) -> None:
     namespace: dict[str, Any] = {}
     exec(compile(examples(page), str(page), "exec"), namespace)
@@ -43,7 +49,9 @@ print("\\n" + scores.to_dataframe().set_index("forecast")["crps"].to_json())
     assert crps.pop("model") < 1.03 * min(crps.values())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "docs").glob("*/*.md"))], ids=lambda page: page.name
+)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in link:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from gridtnp.data.places import latlon_grid, observe
     from gridtnp.estimator import GriddedTNP
     from gridtnp.evaluation.baseline_predictions import baseline
+    from gridtnp.evaluation.sums import ScoreSums
     from gridtnp.grid import Axis, Grid
     from gridtnp.inference.queries import Query
+    from gridtnp.inference.stores import prediction_status
     from gridtnp.inference.writers import write
     from gridtnp.network.build import build_model
     from gridtnp.network.model import NeuralProcess
@@ -46,6 +48,7 @@ __all__ = [
     "Recipe",
     "Rest",
     "Sampler",
+    "ScoreSums",
     "Task",
     "TokenSet",
     "Whole",
@@ -57,6 +60,7 @@ __all__ = [
     "latlon_grid",
     "observe",
     "plots",
+    "prediction_status",
     "preset",
     "recipe",
     "write",
@@ -71,8 +75,10 @@ _HOMES = {
     "data.places": ("latlon_grid", "observe"),
     "estimator": ("GriddedTNP",),
     "evaluation.baseline_predictions": ("baseline",),
+    "evaluation.sums": ("ScoreSums",),
     "grid": ("Axis", "Grid"),
     "inference.queries": ("Query",),
+    "inference.stores": ("prediction_status",),
     "inference.writers": ("write",),
     "network.build": ("build_model",),
     "network.model": ("NeuralProcess",),

@@ -26,6 +26,7 @@ from gridtnp.inference import joint_samples, prediction
 from gridtnp.inference.conditioning import Static
 from gridtnp.inference.prediction import CHUNK, Exceed
 from gridtnp.inference.queries import Places
+from gridtnp.inference.running import Output
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
@@ -285,6 +286,11 @@ class GriddedTNP:
         static: Static = None,
         to: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
+        layout: str | os.PathLike[str] | None = None,
+        part: tuple[int, int] | None = None,
+        resume: bool = False,
+        regions: Mapping[str, int] | None = None,
+        client: Any = None,
         chunk: int = CHUNK,
         progress: bool = True,
     ) -> Any:
@@ -308,6 +314,15 @@ class GriddedTNP:
             static: Static fields of fresh sources.
             to: File to write to, time by time: `.nc`, `.zarr`, `.parquet` or `.csv`.
             overwrite: Replace an existing file.
+            layout: Zarr store to lay out for a prediction in parts; nothing is predicted.
+            part: `(i, n)`: predict part i of n, counted from 0, into the Zarr store `to`, which is
+                laid out if it is not there. What is done already is not done again. The store can
+                be opened when all parts are done.
+            resume: Continue a prediction into the Zarr store `to`, or start one that can be
+                continued: the same as `part=(0, 1)`.
+            regions: Size of the regions, and chunks, of a Zarr store by dimension, such as
+                `{"time": 24}`; by default all places, and as many times as make a megabyte.
+            client: A `dask.distributed.Client`, whose workers predict into the Zarr store `to`.
             chunk: Points decoded at once; bounds memory and does not change the numbers.
             progress: Show a progress bar on terminals.
 
@@ -324,10 +339,8 @@ class GriddedTNP:
             derive=derive,
             times=times,
             static=static,
-            to=to,
-            overwrite=overwrite,
             chunk=chunk,
-            progress=progress,
+            output=Output(to, overwrite, layout, part, resume, regions, client, progress),
         )
 
     def sample(
@@ -387,6 +400,7 @@ class GriddedTNP:
         block: str | None = None,
         batch: int = 8,
         seed: int = 0,
+        part: tuple[int, int] | None = None,
     ) -> Evaluation:
         """Score the model and baselines on a part that it was not trained on.
 
@@ -406,6 +420,8 @@ class GriddedTNP:
                 `"30D"`; by default longer than errors are correlated.
             batch: Tasks predicted at once.
             seed: Seed of the random contexts and of the resampling.
+            part: `(i, n)`: part i of n of the times, counted from 0. `gt.ScoreSums.add_up` adds
+                the `sums()` of all parts up to the scores of the whole.
 
         Returns:
             Scores in the units of the data; `print` shows them as a table.
@@ -420,6 +436,7 @@ class GriddedTNP:
             block=block,
             batch=batch,
             seed=seed,
+            part=part,
         )
 
     def report(

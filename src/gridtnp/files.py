@@ -179,8 +179,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def staged(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """As `replacing`, for a block that also does other things; it writes under `reporting`."""
+def staged(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[Path]:
+    """As `replacing`, for a block that also does other things; it writes under `reporting`.
+
+    Without `replace`, a folder that another process has put there meanwhile stays.
+    """
     place = Path(os.path.realpath(path))
     with reporting(path):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +198,7 @@ def staged(path: str | os.PathLike[str]) -> Iterator[Path]:
             if new.is_file():
                 (staging / "plain").touch()  # some writers make files private
                 os.chmod(new, (staging / "plain").stat().st_mode)
-            _move(new, place)
+            _move(new, place, replace)
     finally:
         _clear(staging)
 
@@ -251,12 +254,19 @@ def _settle(path: Path) -> bool:
     return True
 
 
-def _move(new: Path, place: Path) -> None:
+def _move(new: Path, place: Path, replace: bool) -> None:
     """Put a new file or folder in its place; an old folder becomes part of the staging folder."""
     for file in new.rglob("*") if new.is_dir() else (new,):
         if file.is_file():
             with file.open("rb+") as stream:
                 os.fsync(stream.fileno())
+    if not replace:
+        try:
+            os.rename(new, place)  # fails if there is a folder with files
+        except OSError:
+            if not place.is_dir():
+                raise
+        return
     if new.is_dir() and place.exists():
         if _exchange(new, place):
             return

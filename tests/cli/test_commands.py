@@ -200,6 +200,15 @@ def test_scores_are_printed_even_if_they_cannot_be_written(
     assert "Cannot write" in told.err
 
 
+def test_evaluate_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("evaluate", "runs/exp", "--baselines", "nearest", "--part")
+    many = int(json.loads(output(capsys, *command, "0/1", "--json"))["scores"][0]["points"])
+    assert many > 0
+    assert "wrote runs/exp/eval/parts/0-of-1.parquet; 1 of 1 parts" in output(
+        capsys, *command, "0/1"
+    )
+
+
 def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(
         capsys,
@@ -214,6 +223,25 @@ def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:
     pd.DataFrame({"lat": [50.0], "lon": [1.0], "time": [NOON]}).to_csv("at.csv", index=False)
     fresh = ("--context", "stations=stations.csv", "--static", "elevation=relief.nc")
     output(capsys, "predict", "runs/exp", *fresh, "--at", "at.csv", "-o", "out.csv")
+    parts = (
+        "predict",
+        "runs/exp",
+        "--at",
+        GRID,
+        "--times",
+        NOON,
+        "2019-03-01T18:00",
+        "-o",
+        "p.zarr",
+    )
+    parts += ("--regions", "time=1")
+    laid = output(capsys, *parts, "--layout")
+    assert "p.zarr: 0 of 2 regions done (1 time × " in laid
+    assert "missing: 0 to 1" in laid
+    assert "p.zarr: 1 of 2 regions done" in output(capsys, *parts, "--part", "1/2")
+    assert json.loads(output(capsys, "status", "p.zarr", "--json"))["missing"] == [[0, 0]]
+    assert output(capsys, *parts, "--resume").rstrip().endswith("each); complete")
+    assert "2 of 2 regions done" in output(capsys, "status", "p.zarr")
     assert "t2m_mean" in pd.read_csv("out.csv")
 
 
@@ -269,6 +297,9 @@ def test_reproduce_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
         (1, "evaluate runs/exp/model", "'runs/exp/model' has no experiment.yaml, which `gridtnp"),
         (1, "predict runs/exp --at lat=1,lon=2 -o a.nc", "Not a grid: 'lat=1,lon=2'; write it"),
         (1, "predict runs/exp --at none.nc -o a.nc", "none.nc"),
+        (1, f"predict runs/exp --at {GRID} -o a.zarr --part 1", "Not a part: '1'; write it like"),
+        (1, f"predict runs/exp --at {GRID} -o a.zarr --regions time", "Not a size: 'time'; write"),
+        (1, "status none.zarr", "No such store: 'none.zarr'."),
         (1, f"predict runs/exp --at {GRID} -o a.nc --static a=b", "pass --context as well"),
         (1, f"predict runs/exp --at {GRID} -o a.nc", "one, --times '2019-03-02 06:00', or several"),
         (1, f"sample runs/exp --at {GRID} -o a.nc", "one, --times '2019-03-02 06:00', or several"),

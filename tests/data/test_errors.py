@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import jaxtyping
@@ -14,7 +15,8 @@ from torch.distributions import Normal
 import gridtnp as gt
 from gridtnp.distributions.marginals import Gaussian, Product, of_readings
 from gridtnp.evaluation.kriging import KrigingParameters, posterior
-from gridtnp.network.gaussian_process import GaussianProcess, Inputs
+from gridtnp.kriging.fitting import deform, fit
+from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs
 from gridtnp.recipes import Recipe
 
 SMALL: dict[str, Any] = {"dim": 8, "heads": 2, "layers": 1, "cell": 1.0, "window": (2, 2)}
@@ -133,7 +135,9 @@ def test_kriging_trusts_good_readings_more() -> None:
 
 
 def test_the_prior_of_a_network_trusts_good_readings_more() -> None:
-    process = GaussianProcess(0, drifts=0, distances=0, timed=False, length=1.0, hours=1.0)
+    process = GaussianProcess(
+        0, dimensions=2, drifts=0, distances=0, timed=False, length=1.0, hours=1.0
+    )
     place = torch.zeros(1, 2, 2, dtype=torch.float64)
     nothing = torch.zeros(1, 2, 0, dtype=torch.float64)
     y, mask = torch.tensor([[1.0, -1.0]]).double(), torch.ones(1, 2, dtype=torch.bool)
@@ -143,6 +147,28 @@ def test_the_prior_of_a_network_trusts_good_readings_more() -> None:
         given = process.condition(Inputs(place, None, nothing, known), y, mask)
         mean = process.predict(given, at)[0].item()
         assert mean * sign > 0.9 if sign else abs(mean) < 1e-6
+
+
+def test_the_noise_is_what_reading_errors_do_not_explain() -> None:
+    """When hyper-parameters are fitted, and when the covariance is deformed."""
+    generator = torch.Generator().manual_seed(0)
+    place = 5 * torch.rand((4, 60, 2), generator=generator, dtype=torch.float64)
+    y = place.sum(-1).sin() + torch.randn((4, 60), generator=generator, dtype=torch.float64)
+    mask, nothing, noise = torch.ones_like(y) > 0, place[..., :0], []
+    for error in (None, torch.ones_like(y)):
+        process = GaussianProcess(
+            0, dimensions=2, drifts=0, distances=0, timed=False, length=1.0, hours=1.0
+        )
+        inputs, scores = Inputs(place, None, nothing, error), count(100, -10)
+        fit(process, inputs, y, mask)
+        at = Inputs(place, None, nothing)
+        noise.append(process.noise_variance(at).mean().item())
+        deform(process, inputs, y, mask, lambda scores=scores: float(next(scores)))
+        assert process.deformation.outputs(place).abs().max() > 0.01
+        more = process.noise_variance(inputs) - process.noise_variance(at)
+        torch.testing.assert_close(more, torch.zeros_like(y) if error is None else error)
+    assert noise[0] > 0.7
+    assert noise[1] < 0.4
 
 
 # ---- a model -------------------------------------------------------------------------------------

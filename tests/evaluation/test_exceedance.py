@@ -125,7 +125,7 @@ def test_gaussian_scores_above_a_threshold(seed: int, threshold: float) -> None:
     known = d.crps_above(torch.from_numpy(y), threshold).numpy()
     assert found == pytest.approx(known, abs=5e-3)
     assert scores.crps_above(y, mean, std, -1e3) == pytest.approx(scores.crps(y, mean, std))
-    level = torch.full((5,), threshold).double()
+    level = torch.full((5,), threshold, dtype=torch.float64)
     chance = scores.gaussian_exceedance(mean, std, threshold)
     assert chance == pytest.approx(1 - d.cdf(level).numpy())
 

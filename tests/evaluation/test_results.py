@@ -16,8 +16,9 @@ from rich.console import Console
 from small import DAYS, STATIONS, evaluation
 
 from gridtnp.evaluation import scores
-from gridtnp.evaluation.results import SCORES, Evaluation, Prediction
+from gridtnp.evaluation.results import Evaluation, Prediction
 from gridtnp.evaluation.summary import ScoreTable
+from gridtnp.evaluation.sums import SCORES
 
 
 def test_scores_are_means_over_points() -> None:

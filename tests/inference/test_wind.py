@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xarray as xr
 from scipy import stats
 from torch.distributions import Normal
 
@@ -120,6 +122,23 @@ def test_speed_and_direction(model: gt.GriddedTNP) -> None:
     again = model.predict(at, grid, quantiles=(0.1,), derive=["speed"])
     assert np.array_equal(again["speed_q10"], found["speed_q10"])
     assert "direction_mean" not in again
+
+
+def test_the_wind_of_a_store_in_parts(model: gt.GriddedTNP, tmp_path: Path) -> None:
+    grid, times = gt.latlon_grid(lat=(46, 49), lon=(6, 9), step=1.0), ["2020-01-05", "2020-01-06"]
+    asked: dict[str, Any] = {"times": times, "exceed": {"speed": [5]}, "progress": False}
+    whole = model.predict(dataset(), grid, derive=["speed", "direction"], **asked)
+    given = asked | {"to": tmp_path / "wind.zarr", "regions": {"time": 1}}
+    for i in range(2):
+        part = {"part": (i, 2), "derive": ["speed", "direction"]}
+        model.predict(dataset(), grid, **given, **part)
+    found = xr.open_zarr(tmp_path / "wind.zarr", chunks=None)
+    assert set(found.data_vars) == set(whole.data_vars)
+    for name in ("speed_mean", "speed_q95", "speed_above_5", "direction_mean", "u_mean"):
+        np.testing.assert_array_equal(found[name], whole[name])
+        assert found[name].attrs == whole[name].attrs
+    with pytest.raises(ValueError, match="for another prediction, with other columns"):
+        model.predict(dataset(), grid, **given, derive=["speed"], part=(0, 2))
 
 
 @pytest.mark.parametrize(("u", "v", "angle"), [(0, -3, 0), (-3, 0, 90), (0, 3, 180), (3, 0, 270)])

@@ -24,19 +24,19 @@ from gridtnp.config import (
     Values,
 )
 from gridtnp.evaluation import scores
-from gridtnp.network import gaussian_process, kriging
-from gridtnp.network.gaussian_process import (
+from gridtnp.kriging import fitting
+from gridtnp.kriging.fitting import PSEUDO_COUNTS, TOLERATED, fit
+from gridtnp.kriging.gaussian_process import (
     JITTER,
     LENIENT,
     MEAN_SURPRISE,
     NEIGHBOUR,
-    PSEUDO_COUNTS,
-    TOLERATED,
     WIDTH,
     GaussianProcess,
     Inputs,
     crps,
 )
+from gridtnp.network import kriging
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
 from gridtnp.training.calibration import SPREADS, calibrate_network, calibration_gain
@@ -84,12 +84,20 @@ def inputs(n: int, seed: int) -> Inputs:
 
 
 def fresh(length: float) -> GaussianProcess:
-    return GaussianProcess(3, drifts=2, distances=2, timed=False, length=length, hours=6.0)
+    return GaussianProcess(
+        3, dimensions=3, drifts=2, distances=2, timed=False, length=length, hours=6.0
+    )
+
+
+def flat_process() -> GaussianProcess:
+    """In the plane, without regressors."""
+    options = {"dimensions": 2, "drifts": 0, "distances": 0, "timed": False}
+    return GaussianProcess(0, **options, length=1.0, hours=6.0)
 
 
 def process() -> GaussianProcess:
     made = fresh(1.3)
-    for p in made.buffers():
+    for p in made.buffers(recurse=False):
         p += 0.2 * torch.randn_like(p)
     return made
 
@@ -165,7 +173,7 @@ def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
 
     before = score()
     truth.coefficients[2], truth.constant = 2, torch.ones(())
-    made.fit(seen, y, everyone)
+    fit(made, seen, y, everyone)
     assert score() > before + 10
     assert score() > truth.log_likelihood(truth.condition(seen, y, everyone)).item()
     assert made.noise.exp().item() < 0.15
@@ -398,13 +406,13 @@ def test_outliers_are_kept_if_leaving_them_out_gains_little(
     y = torch.randn(1, 100).double()
     y[0, ::20] *= 20
     made, plain = fresh(5.0), fresh(5.0)
-    monkeypatch.setattr(gaussian_process, "GAIN", 0.9)
-    made.fit(seen, y, everyone)
-    plain._maximise(seen, y, everyone)
+    monkeypatch.setattr(fitting, "GAIN", 0.9)
+    fit(made, seen, y, everyone)
+    fitting._maximise(plain, seen, y, everyone)
     assert made.tolerance == LENIENT
     for name, value in plain.named_buffers():
         if name != "pseudo_count":
-            torch.testing.assert_close(getattr(made, name), value)
+            torch.testing.assert_close(made.get_buffer(name), value)
 
 
 def test_the_crps_is_that_of_the_scores() -> None:
@@ -422,9 +430,9 @@ def test_hyper_parameters_are_fitted_without_outliers() -> None:
     wrong, everyone = y.clone(), torch.ones(1, 150) > 0
     wrong[0, ::30] += 40 * torch.randn(5).double()
     clean, robust, misled = fresh(5.0), fresh(5.0), fresh(5.0)
-    clean.fit(seen, y, everyone)
-    robust.fit(seen, wrong, everyone)
-    misled._maximise(seen, wrong, everyone)
+    fit(clean, seen, y, everyone)
+    fit(robust, seen, wrong, everyone)
+    fitting._maximise(misled, seen, wrong, everyone)
     assert clean.tolerance == LENIENT
     assert robust.tolerance == TOLERATED
     for made in (clean, robust):
@@ -480,14 +488,14 @@ def test_where_observations_disagree_the_spread_is_larger() -> None:
     """Rough in the west, smooth in the east: both halves are calibrated."""
     torch.manual_seed(0)
     flat = Inputs(4 * torch.rand(1, 600, 2).double() - 2, None, torch.zeros(1, 600, 0).double())
-    truth = GaussianProcess(0, drifts=0, distances=0, timed=False, length=1.0, hours=6.0)
+    truth = flat_process()
     k = truth.covariance(flat, flat) + 1e-8 * torch.eye(600).double()
     y = (torch.linalg.cholesky(k) @ torch.randn(600, 1).double())[..., 0]
     west = flat.place[0, :, 0] < 0
     y = y + torch.where(west, 0.3, 0.03) * torch.randn(1, 600).double()
     seen, asked = flat[:, :300], flat[:, 300:]
-    made = GaussianProcess(0, drifts=0, distances=0, timed=False, length=1.0, hours=6.0)
-    made.fit(seen, y[:, :300], torch.ones(1, 300) > 0)
+    made = flat_process()
+    fit(made, seen, y[:, :300], torch.ones(1, 300) > 0)
     assert made.pseudo_count < PSEUDO_COUNTS[-1]
     given = made.condition_robustly(seen, y[:, :300], torch.ones(1, 300) > 0)
     mean, std = made.predict(given, asked)

@@ -89,6 +89,39 @@ def test_a_map_has_mean_std_and_errors_at_the_stations_of_its_time() -> None:
     assert drawn(figure) > 1000
 
 
+def test_fields_have_the_same_colours_unless_set_apart() -> None:
+    field = prediction()
+    panels = {
+        "model": field["tmax_mean"],
+        "other": field["tmax_mean"] + 5,
+        "std": field["tmax_std"],
+    }
+    points = stations()[["lat", "lon", "tmax"]].dropna()
+    figure = plots.fields(panels, points=points, column="tmax", apart=["std"])
+    meshes = [c for ax in figure.axes for c in ax.collections if isinstance(c, QuadMesh)]
+    ranges = [mesh.get_clim() for mesh in meshes[:3]]
+    assert ranges[0] == ranges[1] != ranges[2]
+    assert dots(figure, 0).get_clim() == ranges[0]
+    np.testing.assert_allclose(dots(figure, 0).get_array(), points["tmax"])
+    assert dots(figure, 2).get_array() is None  # another variable: dots without colours
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles[:3] == ["model", "other", "std"]
+    assert drawn(figure) > 1000
+    some = plots.fields(panels, points={"other": points})
+    assert not [c for c in some.axes[0].collections if isinstance(c, PathCollection)]
+    assert len(dots(some, 1).get_offsets()) == len(points)
+
+
+def test_fields_that_cannot_be_mapped() -> None:
+    field = prediction()["tmax_mean"]
+    with pytest.raises(ValueError, match=r"^No fields to map: panels is empty"):
+        plots.fields({})
+    with pytest.raises(ValueError, match=r"^Unknown title 'sdt' among the panels; did"):
+        plots.fields({"std": field}, apart=["sdt"])
+    with pytest.raises(ValueError, match="a map needs latitude and longitude"):
+        plots.fields({"many": field.expand_dims(sample=2)})
+
+
 def test_rows_from_the_north_are_drawn_in_the_north() -> None:
     figure = plots.maps(prediction(), "tmax")
     assert len([ax for ax in figure.axes if ax.get_title()]) == 2

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gridtnp.cli.experiment import Experiment
     from gridtnp.data.dataset import Dataset
     from gridtnp.estimator import GriddedTNP
     from gridtnp.evaluation.results import Evaluation
+    from gridtnp.evaluation.sums import ScoreSums
     from gridtnp.inference.queries import Places
+    from gridtnp.server.served import Served
 
 
 def require_free(output: Path, overwrite: bool) -> None:
@@ -49,6 +51,22 @@ def load_run(folder: Path) -> tuple[GriddedTNP, Experiment]:
     return model, read_experiment(path)
 
 
+def load_served(folder: Path) -> Served:
+    """The model of a run with the test part of its data, as `report` shows it."""
+    from gridtnp.data.reading import open_data
+    from gridtnp.server.served import Fresh, Served
+
+    model, experiment = load_run(folder)
+    data, known = experiment.data, set(experiment.data.sources)
+    static = {
+        name: where if where.partition(".")[0] in known else open_data(where)
+        for name, where in data.static.items()
+    }
+    fresh = Fresh(data.opened(), static or None, data.na_values, data.crs)
+    _, _, test = experiment.parts()
+    return Served(model.contents, test, fresh, folder.resolve().name)
+
+
 def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
     """Plot an evaluation if matplotlib is installed; the folder of the plots."""
     if find_spec("matplotlib") is None:
@@ -56,6 +74,25 @@ def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
     from gridtnp.plots import album
 
     return [str(album(found, run))]
+
+
+def add_part(found: Evaluation, run: Path) -> tuple[Path, ScoreSums]:
+    """Write the scores of a part to the run, and add up those that are there.
+
+    When all are, the table of scores is written as well.
+    """
+    from gridtnp.evaluation.sums import ScoreSums
+    from gridtnp.files import replace_file
+
+    assert found.part is not None
+    index, parts = found.part
+    folder = run / "eval" / "parts"
+    path = found.sums().save(folder / f"{index}-of-{parts}.parquet")
+    added = ScoreSums.add_up(sorted(folder.glob(f"*-of-{parts}.parquet")))
+    if not added.missing:
+        table = added.to_dataframe()
+        replace_file(run / "eval" / "scores.csv", lambda new: table.to_csv(new, index=False))
+    return path, added
 
 
 def read_context(
@@ -102,3 +139,36 @@ def read_places(at: str) -> Places:
         raise ValueError(
             f"Not a grid: {at!r}; write it like lat=37:41,lon=-109:-102,step=0.1."
         ) from None
+
+
+def read_part(text: str | None) -> tuple[int, int] | None:
+    """Part `i/n`."""
+    if text is None:
+        return None
+    index, _, parts = text.partition("/")
+    if not (index.isdecimal() and parts.isdecimal()):
+        raise ValueError(f"Not a part: {text!r}; write it like 0/8 for the first of eight.")
+    return int(index), int(parts)
+
+
+def read_sizes(texts: list[str] | None) -> dict[str, int] | None:
+    """Sizes by dimension, such as `time=24`."""
+    if texts is None:
+        return None
+    pairs = [text.partition("=") for text in texts]
+    for text, (_, _, size) in zip(texts, pairs, strict=True):
+        if not size.isdecimal():
+            raise ValueError(f"Not a size: {text!r}; write it like time=24.")
+    return {dim: int(size) for dim, _, size in pairs}
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """How much of a prediction in parts is done, in a few lines."""
+    done, regions = status["done"], status["regions"]
+    sizes = " × ".join(f"{size:,} {dim}" for dim, size in status["sizes"].items())
+    text = f"{status['path']}: {done:,} of {regions:,} regions done ({sizes} each)"
+    if status["complete"]:
+        return f"{text}; complete"
+    runs = [f"{a}" if a == b else f"{a} to {b}" for a, b in status["missing"]]
+    more = f" and {len(runs) - 8:,} more runs" if len(runs) > 8 else ""
+    return f"{text}; missing: {', '.join(runs[:8])}{more}"

@@ -13,6 +13,7 @@ import select
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from inspect import Parameter as Argument
 from inspect import signature
 from pathlib import Path
@@ -22,12 +23,17 @@ from cyclopts import App, CycloptsError, Parameter
 
 from gridtnp import __version__
 from gridtnp.cli.arguments import (
+    add_part,
     load_run,
+    load_served,
     plot_evaluation,
     read_context,
+    read_part,
     read_places,
+    read_sizes,
     require_free,
     require_option,
+    status_text,
 )
 
 CLOSED_PIPE = 141
@@ -169,14 +175,29 @@ def evaluate(
     *,
     baselines: Baselines = None,
     limit: Annotated[int | None, Parameter(help="Maximum number of times.")] = None,
+    part: Annotated[
+        str | None, Parameter(help="i/n: part i of n, counted from 0; the last prints all scores.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Score a model on the test part of its data, beside baselines."""
+    which = read_part(part)
     model, experiment = load_run(run)
     train, _, test = experiment.parts()
     names = experiment.evaluate.baselines if baselines is None else baselines
     times = experiment.evaluate.limit if limit is None else limit
-    found = model.evaluate(test, names, train=train, limit=times)
+    found = model.evaluate(test, names, train=train, limit=times, part=which)
+    if which is not None:
+        file, added = add_part(found, run)
+        record: dict[str, Any] = {"wrote": str(file), "missing": added.missing}
+        text = f"wrote {file}; {len(added.done)} of {added.parts} parts are done"
+        if not added.missing:
+            record["scores"] = [
+                {k: None if v != v else v for k, v in row.items()} for row in added.rows
+            ]
+            text = f"{added}\n{text}"
+        _print(json, record, text)
+        return
     wrote, failure = [], None
     try:
         wrote.append(str(found.save(run)))
@@ -257,25 +278,76 @@ def predict(
             help="Of wind components: speed, direction.",
         ),
     ] = (),
+    layout: Annotated[
+        bool, Parameter(negative="", help="Only lay out the Zarr store, for parts to fill.")
+    ] = False,
+    part: Annotated[
+        str | None, Parameter(help="i/n: predict part i of n, counted from 0, of a Zarr store.")
+    ] = None,
+    resume: Annotated[
+        bool, Parameter(negative="", help="Do what is not done yet of a Zarr store.")
+    ] = False,
+    regions: Annotated[
+        list[str] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Sizes of the regions of a Zarr store, such as time=24.",
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        Parameter(help="Dask scheduler to predict a Zarr store on, tcp://HOST:PORT or local:4."),
+    ] = None,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
-    """Predict anywhere, into .nc, .zarr, .parquet or .csv."""
-    require_free(output, overwrite)
+    """Predict anywhere, into .nc, .zarr, .parquet or .csv; a Zarr store also in parts."""
+    shared = part is not None or resume
+    require_free(output, overwrite or shared)
+    which, sizes = read_part(part), read_sizes(regions)
+    from gridtnp.inference.cluster import open_client
+
     model, experiment = load_run(run)
     data = read_context(model, experiment, context, static)
-    path = model.predict(
-        data,
-        read_places(at),
-        quantiles=quantiles,
-        exceed=exceed,
-        derive=derive,
-        times=times,
-        to=output,
-        overwrite=overwrite,
-        progress=not json,
-    )
-    _print(json, {"wrote": str(path)}, f"wrote {path}")
+    with open_client(scheduler) if scheduler is not None else nullcontext() as client:
+        path = model.predict(
+            data,
+            read_places(at),
+            quantiles=quantiles,
+            exceed=exceed,
+            derive=derive,
+            times=times,
+            to=None if layout else output,
+            overwrite=overwrite,
+            layout=output if layout else None,
+            part=which,
+            resume=resume,
+            regions=sizes,
+            client=client,
+            progress=not json,
+        )
+    if not (layout or shared or scheduler):
+        _print(json, {"wrote": str(path)}, f"wrote {path}")
+        return
+    from gridtnp.inference.stores import prediction_status
+
+    found = prediction_status(path)
+    _print(json, {"wrote": str(path)} | found, status_text(found))
+
+
+@app.command
+def status(
+    store: Annotated[Path, Parameter(help="Zarr store of a prediction in parts.")],
+    /,
+    *,
+    json: Json = False,
+) -> None:
+    """Tell how much of a prediction in parts is done."""
+    from gridtnp.inference.stores import prediction_status
+
+    found = prediction_status(store)
+    _print(json, found, status_text(found))
 
 
 @app.command
@@ -310,6 +382,57 @@ def sample(
         progress=not json,
     )
     _print(json, {"wrote": str(path)}, f"wrote {path}")
+
+
+@app.command
+def serve(
+    run: Run,
+    /,
+    *,
+    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, Parameter(help="Port to listen on; 0 for any free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        Parameter(env_var="GRIDTNP_TOKEN", help="Secret that every request must have."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        Parameter(consume_multiple=True, negative="", help="Other pages that may ask, as origins."),
+    ] = None,
+    points: Annotated[int, Parameter(help="Most points of an answer; more are a job.")] = 50_000,
+    body: Annotated[int, Parameter(help="Most bytes of a body.")] = 10_000_000,
+    seconds: Annotated[float, Parameter(help="Most seconds of an answer.")] = 60.0,
+    workers: Annotated[
+        int | None, Parameter(help="Predictions at once (default: the number of cores).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Serve a live map, OGC EDR and map tiles of a run, until Ctrl-C."""
+    from gridtnp.server.run import address_of, bind, require_server, serve
+
+    require_server()
+    from gridtnp.server.work import Limits
+
+    chosen = {} if workers is None else {"workers": workers}
+    limits = Limits(points=points, body=body, seconds=seconds, **chosen)
+    with bind(host, port) as listening:  # before the run is read
+        served = load_served(run)
+        address = address_of(listening)
+        serve(
+            served,
+            listening,
+            limits=limits,
+            token=token,
+            origins=allow_origin or (),
+            report=run / "report.html" if (run / "report.html").is_file() else None,
+            ready=lambda: _announce(json, run, address),
+        )
+
+
+def _announce(json: bool, run: Path, address: str) -> None:
+    record = {"run": str(run), "address": address}
+    _print(json, record, f"serving {run} on {address} (Ctrl-C stops)")
+    sys.stdout.flush()
 
 
 @app.command

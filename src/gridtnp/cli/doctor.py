@@ -23,6 +23,7 @@ EXTRAS = {
     "geo": ("pyproj",),
     "plots": ("matplotlib",),
     "report": ("jinja2",),
+    "serve": ("fastapi", "uvicorn", "edr_pydantic", "covjson_pydantic"),
 }
 GB = 1e9
 

@@ -6,12 +6,11 @@ import csv
 import gzip
 import importlib
 import io
-import warnings
 from urllib.request import urlopen
 
 import pandas as pd
 
-from gridtnp.data.quality import DataWarning
+from gridtnp.data.quality import warn_data
 
 
 class Unreadable(ValueError):
@@ -23,7 +22,11 @@ def read_csv(address: str) -> pd.DataFrame:
 
     pandas alone shifts all columns of rows that are one field longer, and fills shorter ones.
     """
-    text = _text(address)
+    return parse_csv(_text(address), address)
+
+
+def parse_csv(text: str, address: str) -> pd.DataFrame:
+    """Parse the text of a file; `address` is what messages call it."""
     _require_fields(address, text)
     try:
         frame = pd.read_csv(io.StringIO(text), skipinitialspace=True, low_memory=False)
@@ -34,10 +37,9 @@ def read_csv(address: str) -> pd.DataFrame:
     if frame.empty:
         raise Unreadable(f"{address!r} has no rows; it needs at least one after its header.")
     if not text.endswith(("\n", "\r")):
-        warnings.warn(
+        warn_data(
             f"{address!r} does not end with a line break; was its download or copy cut short?",
-            DataWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return frame
 

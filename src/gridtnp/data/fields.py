@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,8 @@ def read_dataset(
             notes += sentinels(name, variable.name, values[..., i])
     else:
         block = max(1, min(_chunk(fields, layout.time), memory // (4 * per_step)))
-        store = Lazy(lambda a, b: _fetch(fields, names, layout, a, b), len(steps), block, memory)
+        fetch = partial(_fetch, fields, names, layout)
+        store = Lazy(fetch, len(steps), block, memory)
         described = [
             Variable(
                 column,

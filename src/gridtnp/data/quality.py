@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,29 @@ HUGE = 1e19
 
 class DataWarning(UserWarning):
     """Data were dropped, or look wrong."""
+
+
+_collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collecting() -> Iterator[list[str]]:
+    """Collect what `warn_data` says in this block instead of warning; other threads still warn."""
+    found: list[str] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+def warn_data(message: str, stacklevel: int) -> None:
+    """Issue a `DataWarning`."""
+    found = _collected.get()
+    if found is None:
+        warnings.warn(message, DataWarning, stacklevel=stacklevel + 1)
+    else:
+        found.append(message)
 
 
 @dataclass(frozen=True)
@@ -147,7 +172,7 @@ def warn(notes: Sequence[Note], stacklevel: int) -> None:
     """One warning about all that was dropped or looks wrong; missing values do not count."""
     serious = [str(note) for note in notes if note.action in ("dropped", "noticed")]
     if serious:
-        warnings.warn("; ".join(serious) + ".", DataWarning, stacklevel=stacklevel + 1)
+        warn_data("; ".join(serious) + ".", stacklevel + 1)
 
 
 def write_log(path: str | os.PathLike[str], notes: Sequence[Note], about: dict[str, Any]) -> None:

@@ -224,6 +224,13 @@ class Lazy(Store):
                 self._cache.popitem(last=False)
         return values
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which reads for itself."""
+        return {k: v for k, v in vars(self).items() if k not in ("_cache", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)
+
     @property
     def cached_bytes(self) -> int:
         return sum(block.nbytes for block in self._cache.values())

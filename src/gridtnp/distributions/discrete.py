@@ -177,10 +177,11 @@ class NegativeBinomial(Whole):
         )
         success = r / (r + rate)
         above = NegativeBinomial(rate * (r + 1) / r, r + 1).cdf(y - 1)
-        ratio = -4 * (1 - success) / success**2
+        # Pfaff's transformation of ₂F₁(r + 1, ½; 2; z), which SciPy cannot evaluate near whole r
+        ratio = 4 * (1 - success) / (2 - success) ** 2
         half = torch.full_like(r, 0.5)
-        series = scipy_values(special.hyp2f1, r + 1, half, 2 * torch.ones_like(r), ratio)
-        tail = success * (2 * above - 1) + series
+        series = scipy_values(special.hyp2f1, half, 1 - r, torch.full_like(r, 2.0), ratio)
+        tail = success * (2 * above - 1) + success / (2 - success) * series
         return y * (2 * self.cdf(y) - 1) - r * (1 - success) / success**2 * tail
 
     def corrects(self, mean: Tensor, std: Tensor) -> Marginal:

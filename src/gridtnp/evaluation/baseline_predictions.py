@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import xarray as xr
 
 from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
@@ -24,18 +23,10 @@ from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
 from gridtnp.evaluation.interpolation import Points, RawTask, observed_targets
 from gridtnp.evaluation.scores import Forecasts
 from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
-from gridtnp.inference.prediction import (
-    Advance,
-    Exceed,
-    above,
-    answer_query,
-    attributes,
-    require_quantiles,
-    statistics_of,
-    thresholds,
-    with_times,
-)
+from gridtnp.inference.forecasts import Advance, Forecaster, above
+from gridtnp.inference.prediction import Exceed, require_quantiles, thresholds
 from gridtnp.inference.queries import Answer, Places, Query, column
+from gridtnp.inference.running import Output, answer_query
 from gridtnp.tasks.observations import Observations, TaskTime
 from gridtnp.tasks.specification import TaskSpec
 
@@ -92,62 +83,67 @@ class BaselinePredictor:
         require_quantiles(self.spec, quantiles)
         wanted = thresholds(self.spec, exceed)
         reader = ContextReader.of(self.spec, context, static)
-        asked, unknown = 0, 0
+        forecaster = BaselineForecaster(tuple(quantiles), wanted, self, reader)
+        return answer_query(forecaster, at, times, Output(to, overwrite, progress=progress))
 
-        def answer(query: Query, advance: Advance) -> Answer:
-            nonlocal asked, unknown
-            columns, task_time = self._columns(reader, query, quantiles, wanted, advance)
-            mean = columns[column(self.spec.target_names[0], "mean")]
-            asked, unknown = asked + len(mean), unknown + int(np.isnan(mean).sum())
-            about = {
-                column(name, statistic): attributes(reader, name, statistic)
-                for name, own in statistics_of(quantiles, wanted).items()
-                for statistic in own
-            }
-            found = query.answer(columns, about)
-            if isinstance(found, xr.Dataset):
-                return with_times(found, self.spec, query, task_time)
-            return found
 
-        def warn() -> None:
-            if asked and unknown == asked:
-                raise ValueError(
-                    f"Baseline {self.name!r} cannot predict any of the {asked:,} points; give it "
-                    "observations and features there."
-                )
-            if unknown:
-                warnings.warn(
-                    f"{unknown:,} of {asked:,} points cannot be predicted by {self.name!r} and are "
-                    "NaN.",
-                    DataWarning,
-                    stacklevel=4,
-                )
+@dataclass(eq=False)
+class Unpredicted:
+    """Counts of points that were asked for, and of those that could not be predicted."""
 
-        return answer_query(answer, at, times, to, overwrite, progress, finish=warn)
+    asked: int = 0
+    unknown: int = 0
 
-    def _columns(
-        self,
-        reader: ContextReader,
-        query: Query,
-        quantiles: Sequence[float],
-        exceed: Mapping[str, tuple[float, ...]],
-        advance: Advance,
-    ) -> tuple[dict[str, np.ndarray], TaskTime]:
-        """All statistics at the points of a query, and the time of the last task."""
-        names = self.spec.target_names
-        found = {
-            column(name, statistic): np.full(len(query.lat), np.nan)
-            for name, own in statistics_of(quantiles, exceed).items()
-            for statistic in own
-        }
-        known, task_time = reader.known(query), None
-        for task_time, rows in reader.groups(query):
+
+@dataclass(frozen=True, eq=False)
+class BaselineForecaster(Forecaster):
+    """Predictions of a baseline from some data."""
+
+    baseline: BaselinePredictor
+    data_reader: ContextReader
+    unpredicted: Unpredicted = field(default_factory=Unpredicted)
+
+    @property
+    def spec(self) -> TaskSpec:
+        return self.baseline.spec
+
+    @property
+    def reader(self) -> ContextReader:
+        return self.data_reader
+
+    def fresh(self) -> BaselineForecaster:
+        return replace(self, unpredicted=Unpredicted())
+
+    def counts(self) -> Unpredicted:
+        return self.unpredicted
+
+    def require_points(self, counts: Unpredicted) -> None:
+        if counts.asked and counts.unknown == counts.asked:
+            raise ValueError(
+                f"Baseline {self.baseline.name!r} cannot predict any of the {counts.asked:,} "
+                "points; give it observations and features there."
+            )
+
+    def warn(self, counts: Unpredicted, stacklevel: int) -> None:
+        if counts.unknown:
+            warnings.warn(
+                f"{counts.unknown:,} of {counts.asked:,} points cannot be predicted by "
+                f"{self.baseline.name!r} and are NaN.",
+                DataWarning,
+                stacklevel=stacklevel,
+            )
+
+    def columns(self, query: Query, advance: Advance) -> dict[str, np.ndarray]:
+        found = {name: np.full(len(query.lat), np.nan) for name in self.names}
+        names, reader = self.spec.target_names, self.reader
+        known = reader.known(query)
+        for task_time, rows in reader.steps(query):
             context = reader.observations(task_time)
-            places = {name: self._places(reader, name, of) for name, of in context.items()}
+            places = {name: self._places(name, of) for name, of in context.items()}
             conditioning = Conditioning({}, places)
             for some in np.array_split(rows, max(1, -(-len(rows) // CHUNK))):
-                raw_task = self._raw_task(reader, context, query, known, some, task_time)
-                predicted = self.fitted.predict(raw_task)
+                raw_task = self._raw_task(context, query, known, some, task_time)
+                predicted = self.baseline.fitted.predict(raw_task)
                 usable = np.isfinite(raw_task.targets.static).all(1)
                 here = unit_vectors(query.lat[some], query.lon[some])
                 for v, name in enumerate(names):
@@ -157,23 +153,25 @@ class BaselinePredictor:
                     of = Forecasts(unknown, mean, std, marginal, unknown)
                     support = conditioning.distance(reader.sets_of(name), here)
                     results: dict[str | float, np.ndarray] = {"mean": mean, "std": std}
-                    results |= {q: of.quantile(q) for q in quantiles}
-                    results |= {above(t): of.exceedance(t) for t in exceed[name]}
+                    results |= {q: of.quantile(q) for q in self.quantiles}
+                    results |= {above(t): of.exceedance(t) for t in self.exceed[name]}
                     results["support"] = support
+                    known_here = usable & np.isfinite(mean)
                     for statistic, values in results.items():
-                        known_here = usable & np.isfinite(mean)
                         found[column(name, statistic)][some] = np.where(known_here, values, np.nan)
                 advance(len(some))
-        return found, task_time
+        mean = found[column(names[0], "mean")]
+        self.unpredicted.asked += len(mean)
+        self.unpredicted.unknown += int(np.isnan(mean).sum())
+        return found
 
-    def _places(self, reader: ContextReader, name: str, of: Observations) -> np.ndarray:
-        source = reader.variables[name].source
+    def _places(self, name: str, of: Observations) -> np.ndarray:
+        source = self.reader.variables[name].source
         places = source.places(of.rows)
         return unit_vectors(source.lat[places], source.lon[places])
 
     def _raw_task(
         self,
-        reader: ContextReader,
         context: Mapping[str, Observations],
         query: Query,
         known: Mapping[str, np.ndarray],
@@ -181,7 +179,7 @@ class BaselinePredictor:
         task_time: TaskTime,
     ) -> RawTask:
         """A task whose targets are rows of the query, with unknown truth."""
-        data, spec = reader.data, self.spec
+        data, spec = self.reader.data, self.spec
         time = None if query.time is None else query.time[rows]
         if time is None and task_time is not None:
             time = np.full(len(rows), task_time + duration(spec.lead))

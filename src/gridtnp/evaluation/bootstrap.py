@@ -24,9 +24,14 @@ DRAWS = 1000
 
 
 def time_blocks(
-    time: Shaped[np.ndarray, " n"], error: Float[np.ndarray, " n"], length: str | None = None
+    time: Shaped[np.ndarray, " n"],
+    error: Float[np.ndarray, " n"],
+    length: str | None = None,
+    points: Int[np.ndarray, " n"] | None = None,
 ) -> Int[np.ndarray, " n"]:
     """The block of every point; `length` is the length of a block, such as `"7D"`.
+
+    With `points`, a row stands for so many of them, and its error is their sum.
 
     By default, a block has 1.5 times the autocorrelation time of the mean error, but there are at
     least 8 blocks and at most 200.
@@ -37,7 +42,7 @@ def time_blocks(
         if size <= np.timedelta64(0, "ms"):
             raise ValueError(f"block={length!r}: the length of a block must be positive.")
         return np.unique((time - times[0]) // size, return_inverse=True)[1]
-    series = np.bincount(step, error) / np.bincount(step)
+    series = np.bincount(step, error) / np.bincount(step, points)
     steps = int(np.ceil(1.5 * autocorrelation_time(series)))
     steps = min(steps, max(1, len(times) // MIN_BLOCKS))
     steps = max(steps, -(-len(times) // MAX_BLOCKS))
@@ -83,14 +88,17 @@ def place_blocks(
 
 
 def bootstrap_means(
-    terms: Float[np.ndarray, "n k"], clusters: Sequence[Int[np.ndarray, " n"]], seed: int = 0
+    terms: Float[np.ndarray, "n k"],
+    clusters: Sequence[Int[np.ndarray, " n"]],
+    seed: int = 0,
+    points: Int[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, "draws k"]:
     """Means of the columns over clusters drawn with replacement, one row per draw.
 
     `clusters` has the cluster of every point for one or two kinds, such as blocks of time and
     stations, which are drawn independently. Kinds with a single cluster are not resampled. A seed
     always draws the same clusters, so that forecasts can be compared draw by draw. Draws without
-    any point are left out.
+    any point are left out. With `points`, a row is the sum of so many of them.
     """
     kinds = [code for code in clusters if len(code) and code.max() > 0]
     if not kinds:
@@ -106,7 +114,7 @@ def bootstrap_means(
         sums = np.bincount(cell, values, minlength=shape[0] * shape[1]).reshape(shape)
         return ((rows @ sums) * columns).sum(1)
 
-    count = totals(None)
+    count = totals(points)
     drawn = count > 0
     return np.stack([totals(column)[drawn] / count[drawn] for column in terms.T], -1)
 

@@ -25,8 +25,10 @@ from gridtnp.evaluation.baselines import (
     default_baselines,
     fit_baseline,
 )
+from gridtnp.evaluation.bootstrap import place_blocks
 from gridtnp.evaluation.interpolation import RawTask
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
+from gridtnp.inference.regions import share
 from gridtnp.tasks.area import area, targets_outside
 from gridtnp.tasks.sampling import RawBatch, Sampler
 from gridtnp.tasks.selection import Selection
@@ -47,6 +49,7 @@ def evaluate(
     block: str | None = None,
     batch: int = 8,
     seed: int = 0,
+    part: tuple[int, int] | None = None,
 ) -> Evaluation:
     """See `GriddedTNP.evaluate`."""
     spec, grid = model.spec, model.network.grid
@@ -68,13 +71,17 @@ def evaluate(
     times = _limited(sampler.times, limit)
     if times is None:
         sampler = replace(sampler, batch=1)
+    number = 1 if times is None else -(-len(times) // sampler.batch)
+    numbers = range(number)
+    if part is not None:
+        numbers = share(number, part, "batches of times", "a smaller batch=")
     raw_tasks: list[RawTask] = []
     predictions: dict[str, list[Prediction]] = {name: [] for name in [MODEL, *fitted]}
     console = Console(stderr=True)
     batches = track(
-        sampler.raw_batches(times),
+        sampler.raw_batches(times, numbers),
         "evaluating",
-        1 if times is None else -(-len(times) // batch),
+        len(numbers),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -95,9 +102,18 @@ def evaluate(
         notes.append(f"{len(times):,} of {len(sampler.times):,} times, evenly spaced")
     forecasts = {name: _concatenate(pieces) for name, pieces in predictions.items()}
     if baselines is None:
-        forecasts, partial = _without_partial(forecasts)
-        notes += partial
-    return _evaluation(spec, test, raw_tasks, forecasts, notes, block, seed)
+        kept, partial = _without_partial(forecasts)
+        if part is not None and partial:
+            raise ValueError(
+                f"{partial[0].capitalize()} in part {part[0]}, but parts must have the same "
+                f"baselines; name them: baselines={[name for name in kept if name != MODEL]}."
+            )
+        forecasts, notes = kept, notes + partial
+    found = _evaluation(spec, test, raw_tasks, forecasts, notes, block, seed)
+    if part is None:
+        return found
+    split = _describe_split(test, _target_stations(test), times)
+    return replace(found, part=part, place=_place_groups(test, found), split=split)
 
 
 def _fit_defaults(
@@ -264,6 +280,28 @@ def _evaluation(
         block=block,
         seed=seed,
     )
+
+
+def _target_stations(test: Dataset) -> int:
+    return len(np.unique(_target_places(test)[0]))
+
+
+def _target_places(test: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Stations, latitudes and longitudes of all that can be targets in a part of the data."""
+    source = test.sources[test.target_source]
+    labels = np.arange(len(source.lat)) if source.labels is None else source.labels
+    kept = slice(None) if test.target_places is None else test.target_places
+    return labels[kept], source.lat[kept], source.lon[kept]
+
+
+def _place_groups(test: Dataset, found: Evaluation) -> np.ndarray:
+    """The group of every point, the same in all parts: its station if there are few."""
+    labels, lat, lon = _target_places(test)
+    groups = place_blocks(labels, lat, lon)
+    names, first = np.unique(labels, return_index=True)
+    if len(np.unique(groups)) == len(names):
+        return found.station
+    return groups[first][np.searchsorted(names, found.station)]
 
 
 def _times(pieces: list[np.ndarray | None]) -> np.ndarray | None:

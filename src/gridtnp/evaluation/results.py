@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,25 +13,21 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
-from rich.console import Console, RenderableType
+from jaxtyping import Bool, Float, Shaped
+from rich.console import RenderableType
 
 from gridtnp.data.reading import require_installed
 from gridtnp.distributions.marginals import Marginal, moments
 from gridtnp.errors import require_known
 from gridtnp.evaluation import exceedance, scores
-from gridtnp.evaluation.bootstrap import bootstrap_means, interval, place_blocks, time_blocks
+from gridtnp.evaluation.bootstrap import bootstrap_means, place_blocks
 from gridtnp.evaluation.summary import MODEL, render, render_html, summarise
+from gridtnp.evaluation.sums import COVERAGES, ScoreSums, as_text, with_interval
 from gridtnp.files import replace_file, write_text
 
-COVERAGES = tuple(f"coverage_{round(100 * level)}" for level in scores.LEVELS)
-SCORES = ("crps", "rmse", "mae", "bias", "log_likelihood", "normalised_log_density", *COVERAGES)
-"""Columns of every table of scores."""
 GROUPS = ("station", "time", "hour", "month", "region", "variable")
 REGION_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 45, 90)
 """Sides of a region in degrees."""
-WIDTH = 120
-"""Columns of `str`, where stdout is not a terminal."""
 Spread = Literal["predicted", "training errors", "none"]
 
 
@@ -83,6 +77,9 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     block: str | None = None
     seed: int = 0
+    place: Shaped[np.ndarray, " n"] | None = None
+    """Stations or groups of them that are resampled; those of all parts, if this is one."""
+    part: tuple[int, int] | None = None
 
     # ---- tables ----------------------------------------------------------------------------------
 
@@ -158,15 +155,15 @@ class Evaluation:
         """
         v, rows = self.index(variable), []
         event = self._event(threshold, v)
-        rate, blocks = float(event.mean()), self._blocks()
+        rate, blocks = float(event.mean()), self._sums.blocks
         for name in self.forecasts:
             of = self.of(name, v)
             chance = of.exceedance(threshold)
             brier = exceedance.brier(chance, event)
-            draws = bootstrap_means(brier[:, None], self._clusters, self.seed)[:, 0]
+            draws = bootstrap_means(brier[:, None], self._sums.clusters, self.seed)[:, 0]
             rows.append(
                 {"variable": list(self.variables)[v], "threshold": threshold, "forecast": name}
-                | {"frequency": rate, **_with_interval("brier", brier.mean(), draws, blocks)}
+                | {"frequency": rate, **with_interval("brier", brier.mean(), draws, blocks)}
                 | {
                     "brier_skill": 1 - float(brier.mean()) / (rate * (1 - rate)),
                     "reliability_error": exceedance.reliability(chance, event).error,
@@ -247,9 +244,7 @@ class Evaluation:
         return tuple(summarise(rows, self.split) for rows in self._by_variable())
 
     def __str__(self) -> str:
-        text, width = io.StringIO(), shutil.get_terminal_size((WIDTH, 0)).columns
-        Console(file=text, width=width, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return as_text(self)
 
     def _repr_html_(self) -> str:
         return render_html(self._by_variable(), self.split, self.notes)
@@ -262,44 +257,37 @@ class Evaluation:
 
     # ---- scores ----------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _rows(self) -> list[dict[str, Any]]:
-        rows, blocks = [], self._blocks()
-        for v, (variable, units) in enumerate(self.variables.items()):
-            model: tuple[np.ndarray, np.ndarray] | None = None  # the model's CRPS, and its draws
-            for name, forecast in self.forecasts.items():
-                terms = self._terms(name, v)
-                found = _means(terms, np.zeros(len(self.observed), int), 1)
-                columns = np.stack(list(terms.values()), -1)
-                draws = bootstrap_means(columns, self._clusters, self.seed)
-                row: dict[str, Any] = {"variable": variable, "units": units, "forecast": name}
-                row |= {"spread": forecast.spread, "points": len(self.observed)}
-                for k, score in enumerate(SCORES):
-                    drawn = np.sqrt(draws[:, k]) if score == "rmse" else draws[:, k]
-                    row |= _with_interval(score, found[score][0], drawn, blocks)
-                if model is None:
-                    model = found["crps"], draws[:, 0]
-                    row |= _with_interval("crps_skill", np.nan, np.array([np.nan]), blocks)
-                else:
-                    value = scores.skill(model[0], found["crps"])[0]
-                    drawn = scores.skill(model[1], draws[:, 0])
-                    row |= _with_interval("crps_skill", value, drawn, blocks)
-                rows.append(row)
-        return rows
-
-    def _blocks(self) -> int:
-        """Number of blocks of time or of stations, whichever are fewer."""
-        numbers = [int(code.max()) + 1 for code in self._clusters]
-        return min((number for number in numbers if number > 1), default=1)
+        return self._sums.rows
 
     @cached_property
-    def _clusters(self) -> tuple[Int[np.ndarray, " n"], ...]:
-        """The station, or group of stations, and the block of time of every point."""
-        places = place_blocks(self.station, self.lat, self.lon)
-        if self.time is None or (self.time == self.time[0]).all():
-            return (places,)
-        error = np.stack([self.of(MODEL, v).crps for v in range(self.observed.shape[1])], -1)
-        return time_blocks(self.time, (error / error.mean(0)).mean(1), self.block), places
+    def _sums(self) -> ScoreSums:
+        """The scores of every point."""
+        index, parts = self.part or (0, 1)
+        place = place_blocks(self.station, self.lat, self.lon) if self.place is None else self.place
+        return ScoreSums(
+            variables=dict(self.variables),
+            spreads={name: forecast.spread for name, forecast in self.forecasts.items()},
+            time=self.time,
+            place=place,
+            points=np.ones(len(self.observed), int),
+            sums={
+                (variable, name): np.stack(list(self._terms(name, v).values()), -1)
+                for v, variable in enumerate(self.variables)
+                for name in self.forecasts
+            },
+            split=self.split,
+            notes=self.notes,
+            block=self.block,
+            seed=self.seed,
+            done=(index,),
+            parts=parts,
+        )
+
+    def sums(self) -> ScoreSums:
+        """Sums and counts of all scores, to add up with those of other parts."""
+        return self._sums.grouped()
 
     def _terms(self, name: str, v: int) -> dict[str, np.ndarray]:
         """Scores of every point, in the order of `SCORES`; squared errors for the RMSE."""
@@ -337,11 +325,6 @@ class Evaluation:
         if by == "station":
             table = table.assign(lat=self.lat[first], lon=self.lon[first])
         return table, code
-
-
-def _with_interval(name: str, value: float, draws: np.ndarray, blocks: int) -> dict[str, float]:
-    low, high = interval(value, draws, blocks)
-    return {name: float(value), f"{name}_low": low, f"{name}_high": high}
 
 
 def _means(terms: Mapping[str, np.ndarray], code: np.ndarray, number: int) -> dict[str, np.ndarray]:

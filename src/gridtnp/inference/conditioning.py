@@ -7,7 +7,8 @@ sources under the names that the model was trained with.
 from __future__ import annotations
 
 import os
-import warnings
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,12 +23,13 @@ from scipy.spatial import KDTree
 from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
+from gridtnp.data.quality import warn_data
 from gridtnp.data.reading import Data, open_data
 from gridtnp.data.times import Window, duration, show, to_time
 from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS, Grid
 from gridtnp.inference.queries import Query
+from gridtnp.network.model import NeuralProcess
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.area import area
 from gridtnp.tasks.assembly import Assembler
@@ -39,10 +41,14 @@ Static = Mapping[str, Data] | Data | None
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """The context sets of one task, as a batch of one, and their locations as unit vectors."""
+    """The context sets of one task, as a batch of one, and their locations as unit vectors.
+
+    `dropped` observations are outside of the model's grid.
+    """
 
     context: dict[str, PointSet]
     places: dict[str, Float[np.ndarray, "n 3"]]
+    dropped: int = 0
 
     @property
     def empty(self) -> bool:
@@ -79,31 +85,59 @@ class Unusable:
     unknown: int = 0
     points: int = 0
     empty: list[str] = field(default_factory=list)
+    counted: set[TaskTime] = field(default_factory=set)
+
+    def count(self, task_time: TaskTime, found: Conditioning) -> None:
+        """Of the context of a task, once."""
+        if task_time in self.counted:
+            return
+        self.counted.add(task_time)
+        self.observations += found.dropped
+        if found.empty:
+            self.empty.append("all" if task_time is None else show(task_time))
+
+    def __add__(self, other: Unusable) -> Unusable:
+        return Unusable(
+            self.observations + other.observations,
+            self.outside + other.outside,
+            self.unknown + other.unknown,
+            self.points + other.points,
+            [*self.empty, *other.empty],
+            self.counted | other.counted,
+        )
+
+    def require_points(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
+        """Raise if no point at all could be predicted."""
+        if self.points and self.outside + self.unknown == self.points:
+            raise ValueError(
+                f"Nothing can be predicted: {' and '.join(self._lost(grid, statics))}; ask for "
+                "other places, or train on a wider area."
+            )
 
     def warn(self, grid: Grid | None, statics: tuple[str, ...], stacklevel: int) -> None:
-        """Warn once, or raise if no point at all could be predicted."""
-        found, covered = [], "" if grid is None else area(grid)
+        """Warn once of everything."""
+        found = [f"{points} and are NaN" for points in self._lost(grid, statics)]
+        if self.observations:
+            covered = "" if grid is None else area(grid)
+            found.append(f"{self.observations:,} observations outside of {covered} are dropped")
+        if self.empty:
+            first = min(self.empty)
+            more = f" and {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
+            found.append(
+                f"there are no observations at {first}{more}, so the model predicts without context"
+            )
+        if found:
+            warn_data(f"{'; '.join(found)}.", stacklevel)
+
+    def _lost(self, grid: Grid | None, statics: tuple[str, ...]) -> list[str]:
+        """Which points could not be predicted, and why."""
+        found = []
         if self.outside:
+            covered = "" if grid is None else area(grid)
             found.append(f"{self.outside:,} of {self.points:,} points lie outside of {covered}")
         if self.unknown:
             found.append(f"{self.unknown:,} of {self.points:,} points have no {list(statics)}")
-        lost = self.outside + self.unknown
-        if self.points and lost == self.points:
-            raise ValueError(
-                f"Nothing can be predicted: {' and '.join(found)}; ask for other places, or train "
-                "on a wider area."
-            )
-        found = [f"{points} and are NaN" for points in found]
-        if self.observations:
-            found.append(f"{self.observations:,} observations outside of {covered} are dropped")
-        if self.empty:
-            more = f" and {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
-            found.append(
-                f"there are no observations at {self.empty[0]}{more}, so the model predicts "
-                "without context"
-            )
-        if found:
-            warnings.warn(f"{'; '.join(found)}.", DataWarning, stacklevel=stacklevel)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +220,20 @@ class ContextReader:
         counts = np.bincount(which[inverse], minlength=len(unique))
         yield from zip(unique, np.split(order, np.cumsum(counts)[:-1]), strict=True)
 
+    def steps(self, query: Query) -> Iterator[tuple[TaskTime, np.ndarray]]:
+        """The same, time by time where time is a dimension of the query.
+
+        What is computed at once, and so how it is rounded, then does not depend on which times are
+        asked for together.
+        """
+        for task_time, rows in self.groups(query):
+            if query.time is None or query.time_dim is None:
+                yield task_time, rows
+                continue
+            valid = query.time[rows]
+            for time in np.unique(valid):
+                yield task_time, rows[valid == time]
+
     @property
     def task_time(self) -> TaskTime:
         """The only time of the data, for a query without times."""
@@ -232,6 +280,38 @@ class ContextReader:
         return tasks.astype("datetime64[ms]")
 
 
+class Encodings:
+    """Contexts of the last tasks with their encodings: the next points are often of the same.
+
+    Predictions that run at once can share them. Another process starts without any.
+    """
+
+    def __init__(self, most: int = 1) -> None:
+        self.most = most
+        self._kept: OrderedDict[TaskTime, tuple[NeuralProcess, Conditioning, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Encodings], tuple[int]]:
+        return Encodings, (self.most,)
+
+    def get(self, task_time: TaskTime, network: NeuralProcess) -> tuple[Conditioning, Any] | None:
+        with self._lock:
+            found = self._kept.get(task_time)
+            if found is None or found[0] is not network:
+                return None
+            self._kept.move_to_end(task_time)
+            return found[1:]
+
+    def keep(
+        self, task_time: TaskTime, network: NeuralProcess, conditioning: Conditioning, encoding: Any
+    ) -> None:
+        with self._lock:
+            self._kept[task_time] = network, conditioning, encoding
+            self._kept.move_to_end(task_time)
+            while len(self._kept) > self.most:
+                self._kept.popitem(last=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Conditioner:
     """Conditions a model on data, time by time."""
@@ -240,14 +320,18 @@ class Conditioner:
     reader: ContextReader
     assembler: Assembler
     unusable: Unusable = field(default_factory=Unusable)
+    encodings: Encodings = field(default_factory=Encodings)
 
     @classmethod
     def of(
         cls,
         model: ModelContents,
-        context: Dataset | Mapping[str, Data],
+        context: Context,
         static: Static = None,
     ) -> Conditioner:
+        """A conditioner of data; given one, the same with new counts of what is unusable."""
+        if isinstance(context, Conditioner):
+            return replace(context, unusable=Unusable())
         reader = ContextReader.of(model.spec, context, static, stacklevel=6)
         return cls(model, reader, model.assembler(reader.data))
 
@@ -259,30 +343,44 @@ class Conditioner:
     def data(self) -> Dataset:
         return self.reader.data
 
-    def warn(self, stacklevel: int = 5) -> None:
-        """Warn once of everything that could not be used or predicted."""
-        self.unusable.warn(self.model.network.grid, self.spec.statics, stacklevel)
+    def fresh(self) -> Conditioner:
+        """The same without counts; several can be used at once."""
+        return replace(self, unusable=Unusable(), encodings=Encodings())
 
     # ---- context and targets ---------------------------------------------------------------------
 
     def at(self, task_time: TaskTime) -> Conditioning:
         """All observations that a task at this time may use."""
-        context, places = {}, {}
+        found = self._read(task_time)
+        self.unusable.count(task_time, found)
+        return found
+
+    def _read(self, task_time: TaskTime) -> Conditioning:
+        context, places, dropped = {}, {}, 0
         for name, observed in self.reader.observations(task_time).items():
             variables = self.reader.variables[name]
             source, rows = variables.source, observed.rows
             points = self.assembler.points(source, variables.variables, [observed])
             if points.mask is not None:  # outside of the grid
                 inside = points.mask[0]
-                self.unusable.observations += int((~inside).sum())
+                dropped += int((~inside).sum())
                 points, rows = points.select(inside), rows[inside.numpy()]
                 points = replace(points, mask=None)
             location = source.places(rows)
             context[name] = points.to(self.model.device)
             places[name] = unit_vectors(source.lat[location], source.lon[location])
-        found = Conditioning(context, places)
-        if found.empty:
-            self.unusable.empty.append("all" if task_time is None else show(task_time))
+        return Conditioning(context, places, dropped)
+
+    def encoded(
+        self, task_time: TaskTime, like: PointSet, network: NeuralProcess
+    ) -> tuple[Conditioning, Any]:
+        """The context of a task, and its encoding by the network, or by it on a tile."""
+        found = self.encodings.get(task_time, network)
+        if found is None:
+            conditioning = self._read(task_time)
+            found = conditioning, network.encode(self.complete(conditioning, like))
+            self.encodings.keep(task_time, network, *found)
+        self.unusable.count(task_time, found[0])
         return found
 
     def complete(self, conditioning: Conditioning, like: PointSet) -> dict[str, PointSet]:
@@ -314,6 +412,10 @@ class Conditioner:
             self.unusable.unknown += unknown
             self.unusable.outside += len(rows) - usable - unknown
         return points.to(self.model.device)
+
+
+Context = Dataset | Mapping[str, Data] | Conditioner
+"""What a model is told: data, or data that are prepared already."""
 
 
 def dataset_of(
@@ -391,4 +493,4 @@ def _require_sets(spec: TaskSpec, data: Dataset, stacklevel: int) -> None:
     if missing:
         lack = [f"The context has no {', '.join(missing)}, which the model was trained with"]
     if lack or units:
-        warnings.warn("; ".join([*lack, *units]) + ".", DataWarning, stacklevel=stacklevel)
+        warn_data("; ".join([*lack, *units]) + ".", stacklevel)

@@ -35,15 +35,11 @@ from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
 from gridtnp.distributions.marginals import from_normal
 from gridtnp.inference.conditioning import Conditioner, Conditioning, Static
-from gridtnp.inference.prediction import (
-    Advance,
-    attributes,
-    progress_bar,
-    requested_times,
-    with_times,
-)
+from gridtnp.inference.forecasts import Advance, attributes, with_times
 from gridtnp.inference.queries import Answer, Places, Query
-from gridtnp.inference.writers import open_stream
+from gridtnp.inference.regions import requested_times
+from gridtnp.inference.running import progress_bar
+from gridtnp.inference.writers import write
 from gridtnp.network.model import PIECE
 from gridtnp.task import PointSet
 from gridtnp.tasks.observations import TaskTime
@@ -85,7 +81,7 @@ def sample(
     if when is not None:
         query = query.at_times(when)
     values = np.full((n, len(query.lat), len(spec.target)), np.nan)
-    known, task_time = conditioner.reader.known(query), None
+    known = conditioner.reader.known(query)
     with model.inference(), progress_bar(n * len(query.lat), "sampling", progress) as advance:
         for number, (task_time, rows) in enumerate(conditioner.reader.groups(query)):
             random = _RandomState(seed, number)
@@ -93,14 +89,14 @@ def sample(
             for samples in _batches(n, task.size):
                 for some, drawn in task.fields(samples, advance):
                     values[samples.start : samples.stop, some] = drawn
-    conditioner.warn()
+    grid = model.network.grid
+    conditioner.unusable.require_points(grid, spec.statics)
+    conditioner.unusable.warn(grid, spec.statics, stacklevel=4)
     values = model.normaliser.restore(spec.target, values.reshape(-1, values.shape[-1]))
-    answer = _answer(conditioner, query, values.reshape(n, len(query.lat), -1), task_time)
+    answer = _answer(conditioner, query, values.reshape(n, len(query.lat), -1))
     if to is None:
         return answer
-    with open_stream(to, None, overwrite=overwrite) as writer:
-        writer.add(answer)
-    return writer.path
+    return write(answer, to, overwrite=overwrite)
 
 
 @dataclass(frozen=True)
@@ -303,7 +299,6 @@ def _answer(
     conditioner: Conditioner,
     query: Query,
     values: Float[np.ndarray, "batch n dy"],
-    task_time: TaskTime,
 ) -> Answer:
     """Samples in the form of the query.
 
@@ -325,4 +320,4 @@ def _answer(
     shape, dims = (number, *query.dims.values()), ("sample", *query.dims)
     fields = {k: (dims, values[..., j].reshape(shape), about[k]) for j, k in enumerate(names)}
     answer = answer.assign(fields).assign_coords(sample=np.arange(number))
-    return with_times(answer, conditioner.spec, query, task_time)
+    return with_times(answer, conditioner.reader, timed=query.time is not None)

@@ -6,7 +6,7 @@ An answer keeps the query's coordinates and index bit for bit. Its columns are `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -75,31 +75,14 @@ class Query:
 
     @classmethod
     def _of_xarray(cls, data: xr.Dataset | xr.DataArray) -> Query:
-        found = recognise({str(key): dict(data[key].attrs) for key in data.coords})
-        require_places(found, "query", map(str, data.coords))
-        lat, lon = data[found["lat"]], data[found["lon"]]
-        axes = [lat, lon] + ([data[found["time"]]] if "time" in found else [])
-        needed = {dim for axis in axes for dim in axis.dims}
-        # dimensions in the order of the query's own variables; without any, time first
-        example = (
-            data
-            if isinstance(data, xr.DataArray)
-            else next((v for v in data.data_vars.values() if needed <= set(v.dims)), None)
-        )
-        order = (
-            list(example.dims)
-            if example is not None
-            else [dim for axis in (axes[2:] + axes[:2]) for dim in axis.dims]
-        )
-        dims = {str(d): int(data.sizes[d]) for d in dict.fromkeys(order) if d in needed}
-        template = xr.DataArray(np.zeros(tuple(dims.values()), np.int8), dims=tuple(dims))
+        found, dims = grid_dims(data)
+        axes = [data[found[role]] for role in ("lat", "lon", "time") if role in found]
         full = [
             axis.variable.set_dims(dims).transpose(*dims).values.ravel()
             if dims
             else np.atleast_1d(axis.values)
             for axis in axes
         ]
-        assert all(len(values) == template.size for values in full)
         time = to_times(full[2], found["time"]) if len(full) == 3 else None
         y, x = (
             to_degrees(values.astype(np.float64), role, found[role], axis.attrs, "query")
@@ -133,7 +116,7 @@ class Query:
             table = self.form.reset_index()
             found = [c for n in names for c in table.columns if str(c).lower() == n.lower()]
             return table[found[0]].to_numpy(np.float64) if found else None
-        form = _as_dataset(self.form)
+        form = as_dataset(self.form)
         found = [k for n in names for k in form.variables if str(k).lower() == n.lower()]
         fits = [k for k in found if set(map(str, form[k].dims)) <= set(self.dims)]
         if not fits:
@@ -154,27 +137,17 @@ class Query:
             rows = self.form.iloc[np.tile(np.arange(points), number)]
             return Query(lat, lon, when, rows.assign(time=when), {})
         dims = {"time": number, **self.dims}
-        form = _as_dataset(self.form).assign_coords(time=("time", times))
+        form = as_dataset(self.form).assign_coords(time=("time", times))
         return Query(lat, lon, when, form, dims)
 
     @property
     def time_dim(self) -> str | None:
-        """The dimension of a grid along which only time varies, if there is one."""
-        if isinstance(self.form, tuple | pd.DataFrame) or self.time is None:
+        """The dimension along which only time varies, if there is one."""
+        if isinstance(self.form, tuple):
+            return "time" if "time" in self.dims else None
+        if isinstance(self.form, pd.DataFrame) or self.time is None:
             return None
-        found = recognise({str(key): dict(self.form[key].attrs) for key in self.form.coords})
-        dims = set(map(str, self.form[found["time"]].dims))
-        dims -= {str(d) for role in ("lat", "lon") for d in self.form[found[role]].dims}
-        return next(iter(dims)) if len(dims) == 1 else None
-
-    def by_time(self) -> Iterator[Query]:
-        """The query in pieces of one time each, or whole if time is not a separate dimension."""
-        dim = self.time_dim
-        if dim is None or isinstance(self.form, tuple | pd.DataFrame):
-            yield self
-            return
-        for step in range(self.dims[dim]):
-            yield Query.of(self.form.isel({dim: [step]}))
+        return grid_time_dim(self.form)
 
     def answer(
         self,
@@ -203,26 +176,59 @@ class Query:
                 if "units" in attributes.get(name, {})
             }
             return table
-        keep = {
-            key: coord.variable
-            for key, coord in self.form.coords.items()
-            if set(map(str, coord.dims)) <= set(self.dims)
-        }
         shape = tuple(self.dims.values())
         data = {
             name: (tuple(self.dims), values.reshape(shape), dict(attributes.get(name, {})))
             for name, values in columns.items()
         }
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        provenance = {
-            "Conventions": "CF-1.11",
-            "source": f"gridtnp {__version__}",
-            "history": f"{now}: predicted by gridtnp {__version__}",
-        }
-        return xr.Dataset(data, keep, provenance).drop_encoding()
+        return coordinates_of(self.form, self.dims).assign(data)
 
 
-def _as_dataset(form: xr.Dataset | xr.DataArray) -> xr.Dataset:
+def coordinates_of(form: xr.Dataset | xr.DataArray, dims: Mapping[str, int]) -> xr.Dataset:
+    """The coordinates of an answer with these dimensions, and where it comes from."""
+    keep = {
+        key: coord.variable
+        for key, coord in form.coords.items()
+        if set(map(str, coord.dims)) <= set(dims)
+    }
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    provenance = {
+        "Conventions": "CF-1.11",
+        "source": f"gridtnp {__version__}",
+        "history": f"{now}: predicted by gridtnp {__version__}",
+    }
+    return xr.Dataset(coords=keep, attrs=provenance).drop_encoding()
+
+
+def grid_dims(data: xr.Dataset | xr.DataArray) -> tuple[dict[str, str], dict[str, int]]:
+    """The names of the coordinates of a grid by role, and the dimensions of an answer on it.
+
+    Dimensions are in the order of the grid's own variables; without any, time is first.
+    """
+    found = recognise({str(key): dict(data[key].attrs) for key in data.coords})
+    require_places(found, "query", map(str, data.coords))
+    axes = [data[found[role]] for role in ("time", "lat", "lon") if role in found]
+    needed = {dim for axis in axes for dim in axis.dims}
+    example = (
+        data
+        if isinstance(data, xr.DataArray)
+        else next((v for v in data.data_vars.values() if needed <= set(v.dims)), None)
+    )
+    order = [d for axis in axes for d in axis.dims] if example is None else list(example.dims)
+    return found, {str(d): int(data.sizes[d]) for d in dict.fromkeys(order) if d in needed}
+
+
+def grid_time_dim(data: xr.Dataset | xr.DataArray) -> str | None:
+    """The dimension of a grid along which only time varies, if there is one."""
+    found, _ = grid_dims(data)
+    if "time" not in found:
+        return None
+    dims = set(map(str, data[found["time"]].dims))
+    dims -= {str(d) for role in ("lat", "lon") for d in data[found[role]].dims}
+    return next(iter(dims)) if len(dims) == 1 else None
+
+
+def as_dataset(form: xr.Dataset | xr.DataArray) -> xr.Dataset:
     if isinstance(form, xr.Dataset):
         return form
     return form.to_dataset(name="values" if form.name is None else form.name)

@@ -20,6 +20,7 @@ from torch.distributions import Distribution
 from gridtnp.contents import ModelContents
 from gridtnp.distributions.marginals import correlations_of
 from gridtnp.errors import require_known
+from gridtnp.inference.forecasts import above
 from gridtnp.inference.queries import column
 
 DERIVED = ("speed", "direction")
@@ -99,7 +100,7 @@ class Wind:
                     found[name]["standard_name"] = "wind_speed"
             for level in self.exceed:
                 text = f"probability of wind speed > {level:g} {units or ''}".rstrip()
-                found[_above(level)] = {"long_name": text, "units": "1"}
+                found[column("speed", above(level))] = {"long_name": text, "units": "1"}
         if "direction" in self.wanted:
             found["direction_mean"] = {
                 "long_name": "wind direction: circular mean",
@@ -130,7 +131,7 @@ class Wind:
             for q in self.quantiles:
                 found[column("speed", q)] = torch.quantile(speed, q, dim=0)
             for level in self.exceed:
-                found[_above(level)] = (speed > level).double().mean(0)
+                found[column("speed", above(level))] = (speed > level).double().mean(0)
         if "direction" in self.wanted:
             angle = torch.atan2(-u, -v)  # where the wind comes from, clockwise from north
             east, north = angle.sin().mean(0), angle.cos().mean(0)
@@ -160,7 +161,3 @@ def _normal_samples() -> Tensor:
         SAMPLES, dtype=torch.float64
     )
     return torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
-
-
-def _above(level: float) -> str:
-    return column("speed", f"above_{level:.10g}")

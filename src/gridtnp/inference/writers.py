@@ -1,8 +1,8 @@
 """Writing predictions to netCDF, Zarr, Parquet or CSV, whole or as a stream of pieces.
 
-`write` takes a whole answer. `open_stream` gives a `StreamWriter` for pieces: netCDF and Zarr grow
-along time, Parquet and CSV by rows. A file appears under its name once it is complete; until then
-it is in a hidden folder beside its place (`files.py`).
+`write` takes a whole answer. `open_stream` gives a `StreamWriter` for pieces: netCDF grows along
+time, Parquet and CSV by rows; `stores.py` has the regions of Zarr stores. A file appears under its
+name once it is complete; until then it is in a hidden folder beside its place (`files.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ZARR_FORMAT = 2  # widely readable
 
 
 def write(
-    answer: pd.DataFrame | xr.Dataset,
+    answer: Answer,
     path: str | os.PathLike[str],
     *,
     append: str | None = None,
@@ -47,7 +47,7 @@ def write(
     place; if that fails, write the region again.
     """
     path, kind = Path(path), kind_of(os.fspath(path))
-    _require_folder(path)
+    require_folder(path)
     if (append is not None or region) and kind != "zarr":
         raise ValueError(f"{_q(path)} is no Zarr store; only those take append= and region=.")
     if region and append is not None:
@@ -57,9 +57,11 @@ def write(
     if kind == "grib":
         raise ValueError(f"GRIB cannot be written: {_q(path)}; use .nc or .zarr.")
     if append is None and not region:
-        _require_new(path, overwrite)
+        require_new(path, overwrite)
     if kind in NEEDS:
         require_installed(*NEEDS[kind], f"Writing {_q(path)}")
+    if isinstance(answer, dict):
+        raise ValueError(_no_arrays(path))
     if isinstance(answer, pd.DataFrame) and kind not in ("csv", "parquet"):
         raise ValueError(_no_table(path))
     if region:
@@ -137,9 +139,7 @@ class StreamWriter(ABC):
     def convert(self, answer: Answer) -> Any:
         """The answer as this kind of file takes it."""
         if isinstance(answer, dict):
-            raise ValueError(
-                f"Arrays cannot be written to {_q(self.path)}; ask for a table or a grid."
-            )
+            raise ValueError(_no_arrays(self.path))
         return answer
 
     @abstractmethod
@@ -157,23 +157,6 @@ class GridWriter(StreamWriter):
             raise ValueError(_no_table(self.path))
         return super().convert(answer)
 
-    def encoding(self, answer: xr.Dataset) -> dict[str, Any]:
-        times = [str(name) for name, v in answer.coords.items() if v.dtype.kind == "M"]
-        return {name: dict(TIME_ENCODING) for name in times}
-
-
-class ZarrWriter(GridWriter):
-    def write(self, answer: xr.Dataset) -> None:
-        if self.started:
-            answer.to_zarr(self.part, append_dim=self.dim, consolidated=True)
-        else:
-            answer.to_zarr(
-                self.part,
-                zarr_format=ZARR_FORMAT,
-                consolidated=True,
-                encoding=self.encoding(answer),
-            )
-
 
 class NetCDFWriter(GridWriter):
     def write(self, answer: xr.Dataset) -> None:
@@ -183,12 +166,14 @@ class NetCDFWriter(GridWriter):
     def create(self, answer: xr.Dataset) -> None:
         unlimited = () if self.dim is None else (self.dim,)
         answer.to_netcdf(
-            self.part, engine="netcdf4", unlimited_dims=unlimited, encoding=self.encoding(answer)
+            self.part, engine="netcdf4", unlimited_dims=unlimited, encoding=time_encoding(answer)
         )
 
     def extend(self, answer: xr.Dataset) -> None:
         netcdf = require_installed("netCDF4", "io", f"Writing {_q(self.path)}")
-        with netcdf.Dataset(self.part, "a") as file:
+        from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK  # the library is not thread-safe
+
+        with NETCDF4_PYTHON_LOCK, netcdf.Dataset(self.part, "a") as file:
             first = len(file.dimensions[self.dim])
             for name, variable in answer.variables.items():
                 if self.dim not in variable.dims:
@@ -243,7 +228,6 @@ class ParquetWriter(TableWriter):
 
 
 WRITERS: dict[str, type[StreamWriter]] = {
-    "zarr": ZarrWriter,
     "netcdf": NetCDFWriter,
     "parquet": ParquetWriter,
     "csv": CSVWriter,
@@ -260,8 +244,8 @@ def open_stream(
         raise ValueError(
             f"Predictions cannot be written to {_q(path)}; use .zarr, .nc, .parquet or .csv."
         )
-    _require_folder(path)
-    _require_new(path, overwrite)
+    require_folder(path)
+    require_new(path, overwrite)
     if kind in NEEDS:
         require_installed(*NEEDS[kind], f"Writing {_q(path)}")
     with staged(path) as part:
@@ -273,18 +257,28 @@ def open_stream(
                 writer.close()
 
 
+def time_encoding(answer: xr.Dataset) -> dict[str, Any]:
+    """How the times of an answer are stored."""
+    times = [str(name) for name, v in answer.coords.items() if v.dtype.kind == "M"]
+    return {name: dict(TIME_ENCODING) for name in times}
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def _require_folder(path: Path) -> None:
+def require_folder(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"No such folder: {_q(path.parent)}; create it to write there.")
 
 
-def _require_new(path: Path, overwrite: bool) -> None:
+def require_new(path: Path, overwrite: bool) -> None:
     recover(path.parent)
     if path.exists() and not overwrite:
         raise FileExistsError(f"{_q(path)} already exists; pass overwrite=True to replace it.")
+
+
+def _no_arrays(path: Path) -> str:
+    return f"Arrays cannot be written to {_q(path)}; ask for a table or a grid."
 
 
 def _no_table(path: Path) -> str:

@@ -94,6 +94,7 @@ class Raster:
 
 
 def rasters(fields: Sequence[GriddedField], context: Mapping[str, PointSet]) -> list[Raster]:
+    """The values of all fields, as rasters to sample from."""
     return [Raster.of(field, context[field.source]) for field in fields]
 
 

@@ -8,7 +8,7 @@ double precision, which autocast leaves alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -21,8 +21,9 @@ from torch.distributions import Distribution, Normal
 
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
+from gridtnp.kriging.fitting import deform, fit
+from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior, crps
 from gridtnp.network.fields import Raster, rasters, sample
-from gridtnp.network.gaussian_process import GaussianProcess, Inputs, Posterior
 from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.task import PointSet, Task
 
@@ -32,6 +33,10 @@ NEAREST = 24
 """Nearest observations per target in large contexts."""
 FITTED = 200
 """Observations of a task that hyper-parameters are fitted to."""
+LIKELIHOOD = 16
+"""Tasks whose likelihood is maximised before a deformation is fitted to all."""
+SCORED = 100
+"""Fewest validation targets that can support a deformation."""
 ENTRIES = 2**23
 """Entries of a covariance matrix that are held at once."""
 PIECE = 4096
@@ -40,6 +45,8 @@ NODES = 16
 """Nodes of the quadrature over powers of values."""
 LEAST_SPREAD = 0.1
 """Lowest standard deviation of values whose powers are kriged, in normalised units."""
+SPHERE = {"lat", "lon"}
+"""Coordinates that become unit vectors."""
 COLUMNS = ("kriging_mean", "kriging_log_std", "kriging_residual")
 """Features added for each output: posterior mean, log σ, and the standardised residual of an
 observation given all others."""
@@ -116,6 +123,7 @@ class KrigedNetwork(NeuralProcess):
         self.processes = nn.ModuleList(
             GaussianProcess(
                 len(self.features) + sampled,
+                dimensions=_dimensions(signature.coordinates),
                 drifts=drifts + sampled,
                 distances=drifts,
                 timed="time" in signature.coordinates,
@@ -185,18 +193,54 @@ class KrigedNetwork(NeuralProcess):
         return torch.stack(means, -1), torch.stack(stds, -1)
 
     @torch.no_grad()
-    def fit_prior(self, tasks: Sequence[Task]) -> None:
-        """Fit the hyper-parameters to training tasks by maximum likelihood, as kriging does."""
-        for j in range(len(self.outputs)):
-            generator, pieces = torch.Generator().manual_seed(0), []
-            for task in tasks:
+    def fit_prior(self, tasks: Iterable[Task], validation: Sequence[Task] = ()) -> list[float]:
+        """Fit the hyper-parameters to training tasks.
+
+        First by maximum likelihood, as kriging does, then with a deformation that validation tasks
+        support. Returns the fraction of their CRPS that it saves, for each output.
+        """
+        generators = [torch.Generator().manual_seed(0) for _ in self.outputs]
+        pieces: list[list[tuple[Inputs, Tensor]]] = [[] for _ in self.outputs]
+        for task in tasks:
+            for j, generator in enumerate(generators):
                 found = self._all_observations(task, j)
                 for b in range(task.target.batch):
                     rows = torch.nonzero(found.mask[b].cpu())[:, 0]
                     order = torch.randperm(len(rows), generator=generator)[:FITTED]
                     some = rows[order].to(found.y.device)
-                    pieces.append((found.inputs[b, some], found.y[b, some]))
-            self._process(j).fit(*_padded(pieces))
+                    pieces[j].append((found.inputs[b, some], found.y[b, some]))
+        saved = []
+        for j, data in enumerate(pieces):
+            fit(self._process(j), *_padded(data[:LIKELIHOOD]))
+            score = self._scorer(j, validation)
+            saved.append(0.0 if score is None else deform(self._process(j), *_padded(data), score))
+        return saved
+
+    def _scorer(self, j: int, validation: Sequence[Task]) -> Callable[[], float] | None:
+        """A function that returns the mean CRPS of kriging one output on validation tasks.
+
+        None if they have too few targets, or none of its observations.
+        """
+        of, found = self.outputs[j], []
+        for task in validation:
+            context = self.signature.complete(task.context, task.target)
+            fields = rasters(self.fields, context)
+            target = self._observed(j, task.target, j, sample(fields, task.target.x))
+            if of is not None:
+                points = context[of[0]]
+                seen = self._observed(j, points, of[1], sample(fields, points.x, skip=of[0]))
+                found.append((seen, target))
+        if sum(int(target.mask.sum()) for _, target in found) < SCORED:
+            return None
+
+        def score() -> float:
+            scores = []
+            for seen, target in found:
+                mean, std = self._predict(j, self._condition(j, seen), target.inputs)
+                scores.append(crps(target.y - mean, std)[target.mask])
+            return torch.cat(scores).mean().item()
+
+        return score
 
     def _all_observations(self, task: Task, j: int) -> Observations:
         """Observations of an output in a task: the targets, followed by the context."""
@@ -298,7 +342,7 @@ class KrigedNetwork(NeuralProcess):
         names = self.signature.coordinates
         columns = {name: points.x[..., i].double() for i, name in enumerate(names)}
         time = columns.pop("time", None)
-        if {"lat", "lon"} <= set(columns):
+        if set(columns) >= SPHERE:
             phi, turn = torch.deg2rad(columns["lat"]), torch.deg2rad(columns["lon"])
             place = torch.stack([phi.cos() * turn.cos(), phi.cos() * turn.sin(), phi.sin()], -1)
             place = torch.rad2deg(place)
@@ -309,6 +353,12 @@ class KrigedNetwork(NeuralProcess):
         )
         drift, others = known[..., : self.drifts], known[..., self.drifts :]
         return Inputs(place, time, torch.cat([drift, sampled, others], -1).double())
+
+
+def _dimensions(coordinates: Sequence[str]) -> int:
+    """Cartesian coordinates of a place."""
+    places = set(coordinates) - {"time"}
+    return len(places) + (places >= SPHERE)
 
 
 def _padded(pieces: Sequence[tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor, Tensor]:

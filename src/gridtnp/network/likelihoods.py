@@ -204,18 +204,22 @@ def quantile_spline(raw: Tensor, noise: float) -> QuantileSpline:
 
 
 def bernoulli(raw: Tensor, noise: float) -> Bernoulli:  # noqa: ARG001
+    """Yes or no; there is no noise to bound."""
     return Bernoulli(_logit(raw[..., 0]))
 
 
 def categorical(raw: Tensor, noise: float) -> Categorical:  # noqa: ARG001
+    """One of several classes; there is no noise to bound."""
     return Categorical(_logit(raw))
 
 
 def poisson(raw: Tensor, noise: float) -> Poisson:  # noqa: ARG001
+    """Counts whose variance is their mean; there is no noise to bound."""
     return Poisson(limited(raw[..., 0], 1e-4, 1e5, start=1.0))
 
 
 def negative_binomial(raw: Tensor, noise: float) -> NegativeBinomial:  # noqa: ARG001
+    """Counts whose variance is above their mean; there is no noise to bound."""
     rate = limited(raw[..., 0], 1e-4, 1e5, start=1.0)
     return NegativeBinomial(rate, limited(raw[..., 1], 1e-2, 1e3, start=1.0))
 

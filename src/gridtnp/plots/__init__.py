@@ -6,12 +6,14 @@ matplotlib comes with the extra `plots`.
 """
 
 from gridtnp.plots.calibration import coverage, normalised_errors, pit, reliability, spread_skill
+from gridtnp.plots.fields import fields
 from gridtnp.plots.geographic import maps
 from gridtnp.plots.run import album, training
 
 __all__ = [
     "album",
     "coverage",
+    "fields",
     "maps",
     "normalised_errors",
     "pit",

@@ -1,13 +1,7 @@
-// Colour scales that people with colour blindness can read, after viridis and ColorBrewer.
+// Colour scales and their legends.
 "use strict";
 
-const RAMPS = {
-  mean: "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
-  std: "fff7f3 fde0dd fcc5c0 fa9fb5 f768a1 dd3497 ae017e 7a0177 49006a",
-  support: "ffffd9 edf8b1 c7e9b4 7fcdbb 41b6c4 1d91c0 225ea8 253494 081d58",
-  chance: "f7fbff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b",
-  error: "2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b",
-};
+const RAMPS = {}; // filled from the data of the page: colours from low to high, by layer
 
 class ColourScale {
   constructor(ramp, low, high) {

@@ -17,9 +17,9 @@ const HINTS = {
 };
 
 class Explorer {
-  constructor(report) {
+  constructor(report, pick = null) { // pick(lat, lon): what a click on any place does, if anything
     const state = { variable: 0, layer: report.grid ? "mean" : "error", time: report.first, station: 0 };
-    Object.assign(this, { report, state, cross: null });
+    Object.assign(this, { report, state, pick, cross: null });
     this.tip = find("#field .tip");
     this.scales = report.variables.map((_, v) => this.scalesOf(v));
     this.own = new Map();
@@ -39,6 +39,19 @@ class Explorer {
     this.set({});
   }
 
+  replace(report) { // other data of the same region and variables
+    Object.assign(this, { report, own: new Map() });
+    this.map.report = this.series.report = report;
+    this.scales = report.variables.map((_, v) => this.scalesOf(v));
+    Object.assign(this.state, { time: report.first, station: 0 });
+    this.state.station = this.worstNow();
+    this.set({});
+  }
+
+  get stations() { // whether there are any that were held out
+    return this.report.stations.names.length > 0;
+  }
+
   get unit() {
     return this.report.variables[this.state.variable].unit;
   }
@@ -50,10 +63,11 @@ class Explorer {
 
   scalesOf(v) {
     const { report } = this, own = report.fields && report.fields[v], series = report.series[v];
-    const error = series.mean.map((m, i) => Math.abs(m - series.observed[i]));
+    const observed = series ? series.observed : new Float32Array();
+    const error = observed.map((y, i) => Math.abs(series.mean[i] - y));
     const largest = quantileRange([error], 0.01)[1];
     const made = {
-      mean: new ColourScale("mean", ...quantileRange(own ? [own.mean, series.observed] : [series.observed], 0.004)),
+      mean: new ColourScale("mean", ...quantileRange(own ? [own.mean, observed] : [observed], 0.004)),
       error: new ColourScale("error", -largest, largest),
     };
     if (own) {
@@ -167,15 +181,18 @@ class Explorer {
   }
 
   drawCross(context, colour) {
-    const [x, y] = this.map.point(...this.placeOf(this.state.station));
-    context.beginPath();
-    context.arc(x, y, 12, 0, 2 * Math.PI);
-    context.lineWidth = 5;
-    context.strokeStyle = "#ffffffcc";
-    context.stroke();
-    context.lineWidth = 2.4;
-    context.strokeStyle = colour("accent-map");
-    context.stroke();
+    const chosen = this.place || (this.stations ? this.placeOf(this.state.station) : null);
+    if (chosen) {
+      const [x, y] = this.map.point(...chosen);
+      context.beginPath();
+      context.arc(x, y, 12, 0, 2 * Math.PI);
+      context.lineWidth = 5;
+      context.strokeStyle = "#ffffffcc";
+      context.stroke();
+      context.lineWidth = 2.4;
+      context.strokeStyle = colour("accent-map");
+      context.stroke();
+    }
     if (!this.cross) return;
     const [a, b] = this.cross;
     context.beginPath();
@@ -212,10 +229,22 @@ class Explorer {
       find("#time").setAttribute("aria-valuetext", report.labels[time]);
       find("#when").textContent = report.labels[time];
     }
-    find("#station").value = station;
     this.map.draw();
+    if (this.changed) this.changed();
+    if (!this.stations) return;
+    find("#station").value = station;
     this.series.set(variable, station, report.times ? report.times[time] : null);
     this.showNow(null);
+  }
+
+  choose(x, y, within) { // a station, or any place where the page takes those
+    const station = this.nearestStation(x, y, within), found = this.map.projection.invert([x, y]);
+    if (this.pick && found && this.describe(x, y)) {
+      this.place = station !== null && within < Infinity ? this.placeOf(station) : [found[1], found[0]];
+      this.pick(...this.place);
+    }
+    if (station !== null && (!this.pick || within < Infinity)) this.set({ station });
+    else this.map.draw();
   }
 
   showNow(step) {
@@ -299,8 +328,7 @@ class Explorer {
     canvas.addEventListener("pointermove", (event) => this.showTip(event.offsetX, event.offsetY));
     canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
     canvas.addEventListener("click", (event) => {
-      const station = this.nearestStation(event.offsetX, event.offsetY, 18);
-      if (station !== null) this.set({ station });
+      this.choose(event.offsetX, event.offsetY, 18);
     });
     canvas.addEventListener("keydown", (event) => this.key(event));
     canvas.addEventListener("blur", () => {
@@ -334,8 +362,7 @@ class Explorer {
       this.cross[0] = Math.max(0, Math.min(width, this.cross[0]));
       this.cross[1] = Math.max(0, Math.min(height, this.cross[1]));
     } else if (event.key === "Enter" || event.key === " ") {
-      const station = this.nearestStation(...this.cross, Infinity);
-      if (station !== null) this.set({ station });
+      this.choose(...this.cross, Infinity);
     } else if (event.key === "Escape") {
       this.cross = null;
       this.tip.hidden = true;

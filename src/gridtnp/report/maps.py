@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ import xarray as xr
 from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
+from gridtnp.data.quality import collecting
 from gridtnp.evaluation.results import MODEL, Evaluation
-from gridtnp.inference.conditioning import ContextReader
+from gridtnp.inference.conditioning import Context, ContextReader
+from gridtnp.inference.forecasts import Advance, above
 from gridtnp.inference.joint_samples import sample
-from gridtnp.inference.prediction import above, predict
+from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
+from gridtnp.inference.running import Output
 from gridtnp.report.packing import pack
 
 MARGIN = 0.03
@@ -34,6 +35,14 @@ MOST_OBSERVATIONS = 3000
 QUANTILES = (0.05, 0.95)
 ZEROS = 0.1
 """Share of zeros from which the map shows the probability of more than zero."""
+RAMPS = {
+    "mean": "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
+    "std": "fff7f3 fde0dd fcc5c0 fa9fb5 f768a1 dd3497 ae017e 7a0177 49006a",
+    "support": "ffffd9 edf8b1 c7e9b4 7fcdbb 41b6c4 1d91c0 225ea8 253494 081d58",
+    "chance": "f7fbff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b",
+    "error": "2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b",
+}
+"""Colours that people with colour blindness can read, after viridis and ColorBrewer."""
 STATISTICS: tuple[str | float, ...] = ("mean", "std", *QUANTILES, "support")
 
 
@@ -111,8 +120,7 @@ class Region:
 @contextmanager
 def quietly() -> Iterator[None]:
     """Without warnings about the data, which `evaluate` has given already."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
+    with collecting():
         yield
 
 
@@ -134,10 +142,11 @@ def thresholds(evaluation: Evaluation) -> dict[str, float]:
 
 def fields(
     model: ModelContents,
-    test: Dataset,
+    test: Context,
     grid: xr.Dataset,
     times: np.ndarray | None,
     exceed: Mapping[str, float],
+    progress: bool | Advance = False,
 ) -> dict[str, Any]:
     """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes.
 
@@ -146,7 +155,7 @@ def fields(
     levels = {name: [level] for name, level in exceed.items()}
     options: dict[str, Any] = {"quantiles": QUANTILES, "exceed": levels, "times": times}
     with quietly():
-        found = predict(model, test, grid, progress=False, **options)
+        found = predict(model, test, grid, output=Output(progress=progress), **options)
     assert isinstance(found, xr.Dataset)
     lat, lon = grid["lat"].to_numpy(), grid["lon"].to_numpy()
     shape = (1 if times is None else len(times), len(lat), len(lon))

@@ -2,22 +2,7 @@
 "use strict";
 
 async function start() {
-  const report = JSON.parse(find("#report-data").textContent);
-  const { variables, stations, context, fields, samples } = report;
-  const each = (mapping) =>
-    Promise.all(
-      variables.map(({ name }) => {
-        const own = mapping[name];
-        return own === undefined ? null : own.data === undefined ? unpackAll(own) : unpack(own);
-      }),
-    );
-  report.coast = await coastline(report.coastline);
-  report.series = await each(stations.values);
-  report.observed = await each(context.values);
-  report.grid = fields && { lat: fields.lat, lon: fields.lon };
-  report.fields = fields && (await each(fields.values));
-  report.samples = samples && (await each(samples));
-  report.moving = stations.moving ? await unpackAll(stations.moving) : null;
+  const report = await unpackReport(JSON.parse(find("#report-data").textContent));
   const explorer = new Explorer(report);
   const moving = report.samples ? new Samples(report, explorer) : null;
   const map = stationMap(report);
@@ -34,16 +19,6 @@ async function start() {
   }
   window.gridtnp = { report, explorer, samples: moving }; // for the console, and for tests
   document.documentElement.dataset.ready = "yes";
-}
-
-async function coastline({ lon, lat, sizes }) {
-  const [x, y] = await Promise.all([unpack(lon), unpack(lat)]), lines = [];
-  let first = 0;
-  for (const size of sizes) {
-    lines.push(Array.from({ length: size }, (_, i) => [x[first + i], y[first + i]]));
-    first += size;
-  }
-  return { type: "MultiLineString", coordinates: lines };
 }
 
 // ---- the stations of the data -------------------------------------------------------------------

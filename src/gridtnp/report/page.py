@@ -27,11 +27,12 @@ from gridtnp.report.series import series, shown_stations
 from gridtnp.training.run_folder import environment
 
 FOLDER = Path(__file__).parent
-SCRIPTS = (
+SHARED_SCRIPTS = (
     "vendor/d3-array-parts.js", "vendor/d3-geo.min.js", "vendor/uplot.min.js",
-    "unpack.js", "elements.js", "colours.js", "map.js", "series.js", "explorer.js", "samples.js",
-    "page.js",
+    "unpack.js", "elements.js", "colours.js", "map.js", "series.js", "explorer.js",
 )  # fmt: skip
+"""What draws the map, in the report and on the live page of a server."""
+SCRIPTS = (*SHARED_SCRIPTS, "samples.js", "page.js")
 STYLES = ("vendor/uplot.min.css", "style.css")
 LICENCES = ("d3-array", "d3-geo", "uplot")
 ABLATION_TIMES = 24
@@ -130,7 +131,8 @@ def browser_data(
             for name, units in evaluation.variables.items()
         ],
         "region": {**vars(region), "around": region.around},
-        "coastline": _coastline(),
+        "ramps": maps.RAMPS,
+        "coastline": coastline(),
         "times": None if shown is None else shown.astype("datetime64[s]").astype(int).tolist(),
         "labels": [""] if shown is None else [show(time) for time in shown],
         "first": first,
@@ -159,7 +161,8 @@ def affordable_points(variables: int, times: int, samples: int) -> int:
     return max(MOST_VALUES // (variables * ((len(maps.STATISTICS) + 1) * times + samples)), 100)
 
 
-def _coastline() -> dict[str, Any]:
+def coastline() -> dict[str, Any]:
+    """The coastlines of the package, packed."""
     rings = demo.coastline()
     lon, lat = np.concatenate(rings).T
     return {"lon": pack(lon), "lat": pack(lat), "sizes": [len(ring) for ring in rings]}
@@ -176,19 +179,10 @@ def render(
     data: dict[str, Any],
 ) -> str:
     """The whole page."""
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    made = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    script = "\n".join(_read(name) for name in SCRIPTS)
-    style = "\n".join(_read(name) for name in STYLES)
-    assert "</script" not in script.lower()
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
+    script = "\n".join(read(name) for name in SCRIPTS)
+    style = "\n".join(read(name) for name in STYLES)
+    policy, parts = assemble(script, style)
+    safe = parts["safe"]
     names = dict(zip(shown_stations(evaluation), data["stations"]["names"], strict=True))
     variables = []
     for name, units in evaluation.variables.items():
@@ -205,12 +199,11 @@ def render(
                 "worst": sections.worst_cases(evaluation, name, names),
             }
         )
-    return made.from_string(_read("page.html")).render(
+    return template("page.html").render(
+        **parts,
         policy=policy,
-        script=Markup(script),
-        style=Markup(style),
-        data=Markup(json_in_html(data)),
-        safe=Markup,
+        live=False,
+        data=safe(json_in_html(data)),
         title=", ".join(evaluation.variables),
         split=evaluation.split,
         notes=evaluation.notes,
@@ -231,11 +224,42 @@ def render(
         model=describe(model),
         environment=environment(evaluation.seed),
         fingerprint=test.fingerprint(),
-        licences={name: _read(f"vendor/{name}.LICENSE") for name in LICENCES},
+        licences={name: read(f"vendor/{name}.LICENSE") for name in LICENCES},
     )
 
 
-def _read(name: str) -> str:
+def assemble(script: str, style: str, connect: str = "'none'") -> tuple[str, dict[str, Any]]:
+    """A content security policy for a page with this script and style, and both for a template.
+
+    `connect` are the addresses that the script may ask.
+    """
+    from markupsafe import Markup
+
+    assert "</script" not in script.lower()
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    return policy, {"script": Markup(script), "style": Markup(style), "safe": Markup}
+
+
+def template(name: str, *folders: Path) -> Any:
+    """A template in one of these folders or of the report, in which all texts are escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader([*folders, FOLDER], encoding="utf-8")
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return made.get_template(name)
+
+
+def read(name: str) -> str:
+    """A file of the report."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
 

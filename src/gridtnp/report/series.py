@@ -18,6 +18,7 @@ from gridtnp.report.packing import pack
 MOST_STATIONS = 300
 MOST_VALUES = 40_000
 """Values of all series of one statistic, over all variables."""
+NO_STATIONS: dict[str, Any] = {"names": [], "lat": [], "lon": [], "times": None, "values": {}}
 FAN = (0.05, 0.25, 0.75, 0.95)
 """Quantiles: the ends of the 90 % and of the 50 % interval."""
 

@@ -23,6 +23,37 @@ async function unpackAll(mapping) {
   return Object.fromEntries(names.map((name, i) => [name, arrays[i]]));
 }
 
+// All arrays of a report, in place.
+async function unpackReport(report) {
+  const { variables, stations, context, fields, samples } = report;
+  const each = (mapping) =>
+    Promise.all(
+      variables.map(({ name }) => {
+        const own = mapping[name];
+        return own === undefined ? null : own.data === undefined ? unpackAll(own) : unpack(own);
+      }),
+    );
+  Object.assign(RAMPS, report.ramps);
+  report.coast = await coastline(report.coastline);
+  report.series = await each(stations.values);
+  report.observed = await each(context.values);
+  report.grid = fields && { lat: fields.lat, lon: fields.lon };
+  report.fields = fields && (await each(fields.values));
+  report.samples = samples && (await each(samples));
+  report.moving = stations.moving ? await unpackAll(stations.moving) : null;
+  return report;
+}
+
+async function coastline({ lon, lat, sizes }) {
+  const [x, y] = await Promise.all([unpack(lon), unpack(lat)]), lines = [];
+  let first = 0;
+  for (const size of sizes) {
+    lines.push(Array.from({ length: size }, (_, i) => [x[first + i], y[first + i]]));
+    first += size;
+  }
+  return { type: "MultiLineString", coordinates: lines };
+}
+
 // ---- numbers and words --------------------------------------------------------------------------
 
 function decimalsFor(range) {

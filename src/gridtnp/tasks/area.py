@@ -6,7 +6,6 @@ Fitting and evaluation drop them from the data before tasks are made, prediction
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
+from gridtnp.data.quality import warn_data
 from gridtnp.data.sources import Records
 from gridtnp.data.times import HOUR, Window
 from gridtnp.grid import Grid
@@ -79,7 +78,7 @@ def warn_outside(
             "beyond it are dropped"
         )
     if message:
-        warnings.warn(f"{'; '.join(message)}.", DataWarning, stacklevel=stacklevel + 1)
+        warn_data(f"{'; '.join(message)}.", stacklevel + 1)
 
 
 def _outside(data: Dataset, grid: Grid, name: str) -> np.ndarray:

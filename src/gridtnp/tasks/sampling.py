@@ -5,7 +5,7 @@ A batch depends only on the seed and its number; `stream` prepares batches in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -144,10 +144,27 @@ class Sampler:
         """Turns observations into the model's points."""
         return Assembler(self.data, self.coordinates, self.normaliser, self.grid)
 
-    def draw(self, index: int) -> Task:
-        """Batch number `index`."""
-        rng = np.random.default_rng([self.seed, index])
-        return self.assemble(self._require_targets(self._select(None, rng, index)))
+    @cached_property
+    def independent(self) -> bool:
+        """Whether the tasks of a batch are drawn independently, so that each can be read alone.
+
+        They are if values stay on disk; else all are drawn from one generator.
+        """
+        sources = [self._target.source, *(v.source for v in self._variables.values())]
+        return any(source.loaded is None for source in sources)
+
+    def draw(self, index: int, tasks: Iterable[int] | None = None) -> Task:
+        """Batch number `index`; of an `independent` one, some of its tasks."""
+        if not self.independent:
+            rng = np.random.default_rng([self.seed, index])
+            return self.assemble(self._require_targets(self._select(None, rng, (index,))))
+        shared, found = np.random.default_rng([self.seed, index]).random(), []
+        for i in range(self.batch) if tasks is None else tasks:
+            rng = np.random.default_rng([self.seed, index, i])
+            raw = self._alone._select(None, rng, (index, i), shared)
+            found.append(self._require_targets(raw))
+        context = {name: [raw.context[name][0] for raw in found] for name in found[0].context}
+        return self.assemble(RawBatch(context, [raw.target[0] for raw in found]))
 
     def stream(self, start: int = 0, *, workers: int = 1, ahead: int = 4) -> Iterator[Task]:
         """Endless batches, starting with number `start`, prepared in the background."""
@@ -157,16 +174,23 @@ class Sampler:
         """Every time once, in order; times without targets are skipped."""
         yield from map(self.assemble, self.raw_batches())
 
-    def raw_batches(self, times: np.ndarray | None = None) -> Iterator[RawBatch]:
-        """The tasks of `in_order`, or those at some times, before assembly."""
+    def raw_batches(
+        self, times: np.ndarray | None = None, numbers: Container[int] | None = None
+    ) -> Iterator[RawBatch]:
+        """The tasks of `in_order`, or those at some times, before assembly.
+
+        Of these batches, only those with some `numbers`, counted from 0.
+        """
         times = self.times if times is None else times
         if times is None:
             rng = np.random.default_rng([self.seed, 0])
-            yield self._require_targets(self._select(None, rng, 0))
+            yield self._require_targets(self._select(None, rng, (0,)))
             return
         for index, start in enumerate(range(0, len(times), self.batch)):
+            if numbers is not None and index not in numbers:
+                continue
             rng = np.random.default_rng([self.seed, index])
-            raw = self._select(times[start : start + self.batch], rng, index)
+            raw = self._select(times[start : start + self.batch], rng, (index,))
             kept = raw if self.data.task_time is not None else raw.with_targets()
             if kept.target:
                 yield kept
@@ -174,7 +198,7 @@ class Sampler:
     def at(self, time: Any) -> Task:
         """The one task at a time."""
         rng = np.random.default_rng([self.seed, 0])
-        raw = self._select(np.array([to_time(time)]), rng, 0)
+        raw = self._select(np.array([to_time(time)]), rng, (0,))
         return self.assemble(self._require_targets(raw))
 
     def assemble(self, raw: RawBatch) -> Task:
@@ -185,6 +209,11 @@ class Sampler:
         }
         wanted = self._target
         return Task(context, self.assembler.points(wanted.source, wanted.variables, raw.target))
+
+    @cached_property
+    def _alone(self) -> Sampler:
+        """Draws single tasks."""
+        return replace(self, batch=1)
 
     # ---- selection ------------------------------------------------------------------------------
 
@@ -216,17 +245,26 @@ class Sampler:
         found = SourceVariables.of(data, "target", data.target_source, shifted, data.target_places)
         return replace(found, variables=data.target_names)
 
-    def _select(self, times: np.ndarray | None, rng: np.random.Generator, index: int) -> RawBatch:
+    def _select(
+        self,
+        times: np.ndarray | None,
+        rng: np.random.Generator,
+        key: tuple[int, ...],
+        shared: float | None = None,
+    ) -> RawBatch:
+        """Tasks at some times, or at random ones; `key` is the number of the batch or task."""
         if times is None:
             found = [self._time_with_targets(rng) for _ in range(self.batch)]
         else:
             found = [(time, self._target.available(time)) for time in times]
-        shared = rng.random()
+        shared = rng.random() if shared is None else shared
         centres = [self._centre(targets.complete, rng) for _, targets in found]
 
+        common = shared
+
         def randoms(name: str) -> list[TaskRandom]:
-            own = np.random.default_rng([self.seed, index, crc32(name.encode())])
-            return [TaskRandom(own, shared, centre) for centre in centres]
+            own = np.random.default_rng([self.seed, *key, crc32(name.encode())])
+            return [TaskRandom(own, common, centre) for centre in centres]
 
         context, seen = {}, [np.zeros(0, int) for _ in found]
         for name, given in self._contexts.items():

@@ -11,13 +11,13 @@ from torch.distributions import Normal
 
 from gridtnp.contents import ModelContents
 from gridtnp.distributions.marginals import of_readings
-from gridtnp.network.gaussian_process import crps
-from gridtnp.network.kriging import KrigedNetwork
+from gridtnp.kriging.gaussian_process import crps
+from gridtnp.network.kriging import LIKELIHOOD, KrigedNetwork
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import Sampler
 
-TASKS = 16
-"""Training tasks that hyper-parameters are fitted to."""
+TASKS, MORE_TASKS = LIKELIHOOD, 96
+"""Training tasks that hyper-parameters are fitted to, without and with a validation part."""
 CALIBRATED = 100
 """Fewest targets to calibrate on."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -28,10 +28,21 @@ WITHIN_90 = 1.6448536
 """Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
 
 
-def fit_prior(model: ModelContents, sampler: Sampler) -> None:
-    """Fit the prior of a network, if it has one, to training tasks."""
-    if isinstance(model.network, KrigedNetwork):
-        model.network.fit_prior([sampler.draw(i) for i in range(-(-TASKS // sampler.batch))])
+def fit_prior(model: ModelContents, sampler: Sampler, validation: Sequence[Task]) -> str:
+    """Fit the prior of a network, if it has one, to training tasks; returns what was chosen.
+
+    The validation tasks decide how far its covariance differs from place to place.
+    """
+    if not isinstance(model.network, KrigedNetwork):
+        return ""
+    batches = -(-(MORE_TASKS if validation else TASKS) // sampler.batch)
+    saved = model.network.fit_prior((sampler.draw(i) for i in range(batches)), validation)
+    chosen = [
+        f"{name}: covariance that differs from place to place, validation CRPS -{share:.0%}"
+        for name, share in zip(model.spec.target, saved, strict=True)
+        if share > 0
+    ]
+    return f"kriging: {'; '.join(chosen)}" if chosen else ""
 
 
 def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:

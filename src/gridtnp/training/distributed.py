@@ -133,17 +133,22 @@ class SummedLoss(nn.Module):
 
 def share(task: Task, number: int, of: int) -> Task:
     """Piece `number` of a batch that is split into `of` pieces of at least one task each."""
-    batch = task.target.batch
+    numbers = share_of(task.target.batch, number, of)
+    if of == 1:
+        return task
+    rows = slice(numbers.start, numbers.stop)
+    context = {name: _rows(points, rows) for name, points in task.context.items()}
+    return Task(context, _rows(task.target, rows))
+
+
+def share_of(batch: int, number: int, of: int) -> range:
+    """The tasks of piece `number` of a batch."""
     if of > batch:
         raise ValueError(
             f"A batch of {batch} cannot be split into {of} pieces (processes × accumulate); use a "
             "larger batch or fewer pieces."
         )
-    if of == 1:
-        return task
-    rows = slice(number * batch // of, (number + 1) * batch // of)
-    context = {name: _rows(points, rows) for name, points in task.context.items()}
-    return Task(context, _rows(task.target, rows))
+    return range(number * batch // of, (number + 1) * batch // of)
 
 
 def targets_of(task: Task) -> int:

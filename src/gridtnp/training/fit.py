@@ -29,12 +29,12 @@ from gridtnp.recipes import Recipe
 from gridtnp.recipes import recipe as to_recipe
 from gridtnp.saving import save
 from gridtnp.task import Task
-from gridtnp.tasks.augmentation import shifted
+from gridtnp.tasks.augmentation import shifted, shifted_apart
 from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Selection
 from gridtnp.training.calibration import calibrate, fit_prior
-from gridtnp.training.distributed import in_main_process, make_accelerator
+from gridtnp.training.distributed import in_main_process, make_accelerator, share_of
 from gridtnp.training.estimates import cpu_threads, estimate
 from gridtnp.training.loop import Progress, train
 from gridtnp.training.progress import Display
@@ -90,11 +90,14 @@ def fit(
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
         require_same(run, config, seed, data)
-    fit_prior(model, sampler)
     validation = () if val is None else validation_tasks(model, val)
+    prior = fit_prior(model, sampler, validation)
     main = accelerator.is_main_process
-    if main and not quiet and to_recipe(model.recipe).differences(recipe):
-        print(f"recipe: {recipe.summary}")
+    if main and not quiet:
+        if prior:
+            print(prior)
+        if to_recipe(model.recipe).differences(recipe):
+            print(f"recipe: {recipe.summary}")
 
     def start(run: RunFolder) -> None:
         held.enter_context(locked(run.path))
@@ -105,7 +108,9 @@ def fit(
     def tasks(start: int) -> Iterator[Task]:
         if run is not None and main and resumed:
             run.drop_metrics_after(start)
-        return prefetch(_task_maker(model, sampler, seed), start, workers=workers)
+        rank, world = accelerator.process_index, accelerator.num_processes
+        maker = _task_maker(model, sampler, seed, rank, world)
+        return prefetch(maker, start, workers=workers)
 
     def report(progress: Progress) -> None:
         display(progress)
@@ -134,6 +139,7 @@ def fit(
                     columns=_columns(model),
                     accelerator=accelerator,
                     shard=shard,
+                    apart=sampler.independent,
                     report=report,
                     report_every=min(100, max(1, recipe.steps // 200)),
                     save_every=min(recipe.validate_every, 500),
@@ -168,13 +174,30 @@ def early_end(progress: Progress, recipe: Recipe) -> str:
     return f"stopped at step {progress.step:,}: validation no longer improves" if early else ""
 
 
-def _task_maker(model: ModelContents, sampler: Sampler, seed: int) -> Callable[[int], Task]:
-    """Training batches by index, with shift augmentation if positions are relative."""
+def _task_maker(
+    model: ModelContents, sampler: Sampler, seed: int, rank: int, world: int
+) -> Callable[[int], Task]:
+    """Training batches by index, with shift augmentation if positions are relative.
+
+    Of batches that are read from disk, the share of this process.
+    """
     a = model.config.architecture
-    if not isinstance(a, GriddedConfig) or a.positions == "absolute":
+    grid = a.grid if isinstance(a, GriddedConfig) and a.positions == "relative" else None
+    if sampler.independent:
+        mine = share_of(sampler.batch, rank, world)
+
+        def own(index: int) -> Task:
+            task = sampler.draw(index, mine)
+            if grid is None:
+                return task
+            each = [np.random.default_rng([seed, index, SHIFT_SEED, i]) for i in mine]
+            return shifted_apart(task, grid, each)
+
+        return own
+    if grid is None:
         return sampler.draw
     return lambda index: shifted(
-        sampler.draw(index), a.grid, np.random.default_rng([seed, index, SHIFT_SEED])
+        sampler.draw(index), grid, np.random.default_rng([seed, index, SHIFT_SEED])
     )
 
 

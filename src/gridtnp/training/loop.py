@@ -54,6 +54,7 @@ def train(
     columns: Mapping[str, Sequence[str]] | None = None,
     accelerator: Accelerator | None = None,
     shard: bool = False,
+    apart: bool = False,
     report: Callable[[Progress], None] = lambda _: None,
     report_every: int = 100,
     save_every: int = 1000,
@@ -62,14 +63,15 @@ def train(
 ) -> Progress:
     """Train a network by a recipe, resuming from the newest checkpoint in `files` if there is one.
 
-    `tasks(n)` streams batches starting with number n, the same in every process; `columns` names
+    `tasks(n)` streams batches starting with number n, the same in every process, or, with `apart`,
+    the process's share of them; `columns` names
     the variables of each source, for error messages; `shard` shards weights and optimiser state
     over processes instead of replicating them. The network ends up with the weights that scored
     best on the `validation` tasks, or with the last ones if there are none. `spent` seconds of a
     recipe's minutes have passed before a run starts; `clock` measures them.
     """
     files = CheckpointFiles.in_folder(files) if isinstance(files, Path) else files
-    trainer = Trainer(network, recipe, files, accelerator or make_accelerator(), shard)
+    trainer = Trainer(network, recipe, files, accelerator or make_accelerator(), shard, apart)
     trainer.load()
     state = trainer.state
     if recipe.minutes is not None and state.step == 0:
@@ -86,7 +88,7 @@ def train(
         while not (schedule.ended(state) or state.stopped):
             task = next(stream)
             losses += trainer.step(task, schedule.rate(state), columns or {})
-            points += points_of(task)
+            points += points_of(task) * (trainer.accelerator.num_processes if apart else 1)
             stop, state.seconds = trainer.agree(bool(interrupted), clock() - start)
             ends, score = schedule.ended(state), None
             if validation and (ends or schedule.validation_due(state)):

@@ -52,7 +52,8 @@ class Trainer:
     """Trains a copy of a network; in a job of several processes, each has one.
 
     `average` is the moving average of the weights, `best` the best weights so far, `newest` the
-    path of the newest checkpoint.
+    path of the newest checkpoint. With `apart`, the tasks of a step are this process's share of the
+    batch, else the whole batch.
     """
 
     network: NeuralProcess
@@ -60,6 +61,7 @@ class Trainer:
     files: CheckpointFiles | None
     accelerator: Accelerator
     sharded: bool = False
+    apart: bool = False
     state: State = field(default_factory=State)
     average: dict[str, Tensor] = field(default_factory=dict)
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -83,10 +85,18 @@ class Trainer:
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate
-        total = max(1, targets_of(task))
+        first, of, targets = (
+            self.accelerator.process_index * pieces,
+            world * pieces,
+            targets_of(task),
+        )
+        if self.apart:
+            number = torch.tensor(targets, device=self.device)
+            first, of, targets = 0, pieces, int(self._reduced(number))
+        total = max(1, targets)
         loss = torch.zeros((), device=self.device)
         for i in range(pieces):
-            mine = share(task, self.accelerator.process_index * pieces + i, world * pieces)
+            mine = share(task, first + i, of)
             last = i == pieces - 1
             with nullcontext() if last else self.accelerator.no_sync(self.loss):
                 piece = self.loss(mine.to(self.device)) / total

@@ -1,10 +1,9 @@
-"""Gaussian-process regression: the posterior given observations, and maximum likelihood.
+"""Gaussian-process regression: the posterior given observations.
 
-Both resist outliers. An observation that the others contradict (leave-one-out, in standard
-deviations) counts as noisier in a posterior and is left out of the maximum-likelihood fit, if that
-predicts better. The spread is local: the standard deviation is larger where the observations
-around a target are worse predicted by each other than the covariance says, and smaller where they
-are better predicted.
+It resists outliers: an observation that the others contradict (leave-one-out, in standard
+deviations) counts as noisier. The spread is local: the standard deviation is larger where the
+observations around a target are worse predicted by each other than the covariance says, and smaller
+where they are better predicted.
 """
 
 from __future__ import annotations
@@ -17,26 +16,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from gridtnp.kriging.deformation import Deformation, Deformed
+
 JITTER = 1e-6
 """Added to the diagonal of covariance matrices, relative to the largest variance or to 1."""
 NEAR = 1e-9
 """Distance of coincident points, in length scales."""
 LARGEST = 8.0
 """Limit of the logarithm of a hyper-parameter."""
-RIDGE = 1e-3
-"""Penalty of the coefficients of normalised regressors."""
-SEARCH, REFINEMENT = 30, 10
-"""Iterations of the maximum-likelihood search on some of the observations, and on all of them."""
-FEW = (8, 100)
-"""Most tasks, and observations of each, for the first search."""
-TOLERATED, LENIENT = 4.0, 8.0
-"""Standardised leave-one-out errors up to this are not outliers; the second, where few are."""
-REFITS = 3
-"""Most times that hyper-parameters are fitted again, without outliers."""
-TRIMMED = 5.0
-"""Observations with larger standardised leave-one-out errors are not fitted to."""
-GAIN = 0.01
-"""Fraction of the cross-validated CRPS that leaving outliers out must save."""
+LENIENT = 8.0
+"""Standardised leave-one-out errors up to this are not outliers, unless fitted otherwise."""
 NEIGHBOUR = 6
 """The spacing of observations is the median distance to the neighbour of this number."""
 WIDTH = 0.8
@@ -47,8 +36,8 @@ MEAN_SURPRISE = math.sqrt(2 / math.pi)
 """Mean absolute value of a standard normal variable."""
 ROUGHEST = 3.0
 """Largest local spread that makes large errors plausible."""
-PSEUDO_COUNTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 1e6)
-"""Candidates for the pseudo-count of the local spread; the last one makes it constant."""
+CONSTANT = 1e6
+"""A pseudo-count that makes the local spread constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +79,12 @@ class GaussianProcess(nn.Module):
     """Linear regression, plus a Gaussian process of what is left in a task, plus noise.
 
     The covariance is a mixture of Matérn functions (1/2, 3/2, 5/2) of the distance in space and in
-    the first `distances` regressors, and exponential in time. In every task the process has a
-    random level and random deviations of the coefficients of the first `drifts` regressors.
-    Hyper-parameters are fitted by maximum likelihood and not trained; positive ones are kept as
-    logarithms. `length` is in the units of places. The local spread is a weighted mean of 1, which
-    counts as `pseudo_count` observations, and the errors around.
+    the first `distances` regressors, after a deformation of both, and exponential in time. In every
+    task the process has a random level and random deviations of the coefficients of the first
+    `drifts` regressors. Hyper-parameters are fitted (`fitting.py`) and not trained; positive ones
+    are kept as logarithms. Places have `dimensions` Cartesian coordinates, `length` is in their
+    units. The local spread is a weighted mean of 1, which counts as `pseudo_count` observations,
+    and the errors around.
     """
 
     amplitude: Tensor
@@ -114,6 +104,7 @@ class GaussianProcess(nn.Module):
         self,
         regressors: int,
         *,
+        dimensions: int,
         drifts: int,
         distances: int,
         timed: bool,
@@ -122,6 +113,7 @@ class GaussianProcess(nn.Module):
     ) -> None:
         super().__init__()
         self.timed = timed
+        self.deformation = Deformation(dimensions + distances)
 
         def log(name: str, value: float, *shape: int) -> None:
             self.register_buffer(name, torch.full(shape, math.log(value)))
@@ -135,7 +127,7 @@ class GaussianProcess(nn.Module):
         log("feature_length", 3.0, distances)
         self.register_buffer("smoothness", torch.zeros(3))  # logits of the mixture
         self.register_buffer("tolerance", torch.tensor(LENIENT))
-        self.register_buffer("pseudo_count", torch.tensor(PSEUDO_COUNTS[-1]))
+        self.register_buffer("pseudo_count", torch.tensor(CONSTANT))
         self.register_buffer("coefficients", torch.zeros(regressors))
         self.register_buffer("constant", torch.zeros(()))
 
@@ -145,8 +137,9 @@ class GaussianProcess(nn.Module):
 
     def covariance(self, a: Inputs, b: Inputs) -> Float[Tensor, "batch n m"]:
         """Between two sets of points, without noise."""
-        correlation = self._correlation(_distance(self._scaled(a), self._scaled(b)))
-        local = _exp(self.amplitude).square() * correlation
+        here, there = self.deformed(a), self.deformed(b)
+        local = self._correlation(_distance(self._in_lengths(here), self._in_lengths(there)))
+        local = local * self._amplitude(here)[:, :, None] * self._amplitude(there)[:, None]
         if self.timed and a.time is not None and b.time is not None:
             apart = (a.time[:, :, None] - b.time[:, None]).abs()
             local = local * torch.exp(-apart / _exp(self.hours))
@@ -162,7 +155,19 @@ class GaussianProcess(nn.Module):
     def variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
         """Prior variance, without noise."""
         drift = self._drifts(a).square().sum(-1)
-        return _exp(self.amplitude).square() + _exp(self.level).square() + drift
+        return self._amplitude(self.deformed(a)).square() + _exp(self.level).square() + drift
+
+    def noise_variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
+        """Of observations at these points, reading errors included where they are known."""
+        noise = (_exp(self.noise) * self.deformed(a).noise).square()
+        return noise if a.error is None else noise + a.error
+
+    def coordinates(self, a: Inputs) -> Float[Tensor, "*batch n d"]:
+        """What the covariance depends on: places and the regressors that count as distances."""
+        return torch.cat([a.place, a.regressors[..., : len(self.feature_length)]], -1)
+
+    def deformed(self, a: Inputs) -> Deformed:
+        return self.deformation(self.coordinates(a))
 
     def scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
         """Places, features and times in units of their length scales."""
@@ -171,8 +176,15 @@ class GaussianProcess(nn.Module):
         return torch.cat([self._scaled(a), (a.time / _exp(self.hours))[..., None]], -1)
 
     def _scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
-        features = a.regressors[..., : len(self.feature_length)] / _exp(self.feature_length)
-        return torch.cat([a.place / _exp(self.length), features], -1)
+        return self._in_lengths(self.deformed(a))
+
+    def _in_lengths(self, a: Deformed) -> Float[Tensor, "batch n d"]:
+        dimensions = a.coordinates.shape[-1] - len(self.feature_length)
+        lengths = torch.cat([_exp(self.length).expand(dimensions), _exp(self.feature_length)])
+        return torch.cat([a.coordinates / lengths, a.additional], -1)
+
+    def _amplitude(self, a: Deformed) -> Float[Tensor, "batch n"]:
+        return _exp(self.amplitude) * a.amplitude
 
     def _drifts(self, a: Inputs) -> Float[Tensor, "batch n d"]:
         return a.regressors[..., : len(self.drift)] * _exp(self.drift)
@@ -194,9 +206,7 @@ class GaussianProcess(nn.Module):
         k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
         one = used.new_ones((len(used), 1))
         jitter = JITTER * torch.cat([self.variance(inputs), one], 1).amax(1, keepdim=True)
-        noise = _exp(self.noise).square() + excess
-        noise = noise if inputs.error is None else noise + inputs.error
-        diagonal = used * noise + (1 - used) + jitter
+        diagonal = used * (self.noise_variance(inputs) + excess) + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
         return Posterior(inputs, residual, mask, excess, factor, weights)
@@ -232,7 +242,7 @@ class GaussianProcess(nn.Module):
             mean = mean + (k @ given.weights[..., None])[..., 0]
             half = torch.linalg.solve_triangular(given.factor, k.mT, upper=False)
             variance = (variance - half.square().sum(1)).clamp_min(JITTER)
-        std = (variance + _exp(self.noise).square()).sqrt()
+        std = (variance + self.noise_variance(at)).sqrt()
         if given is not None and given.surprise is not None:
             std = std * self.local_spread(given, at)
         return mean, std
@@ -270,107 +280,6 @@ class GaussianProcess(nn.Module):
         fit = (given.residual * given.weights).sum()
         logs = given.factor.diagonal(dim1=-2, dim2=-1).log() * used
         return -0.5 * fit - logs.sum() - 0.5 * math.log(2 * math.pi) * used.sum()
-
-    def fit(
-        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
-    ) -> None:
-        """Maximise the marginal likelihood (empirical Bayes), as kriging does.
-
-        If there are outliers, also without them, which is kept if it predicts every observation
-        better from all others.
-        """
-        self.pseudo_count.fill_(1.0)
-        start, everything = self._values(), mask
-        self._maximise(inputs, y, mask)
-        ordinary = self._values()
-        score = self._cross_validated(self.condition_robustly(inputs, y, everything))
-        for _ in range(REFITS):
-            error, std = self.leave_one_out(self.condition(inputs, y, mask))
-            plausible = mask & (error.abs() <= TRIMMED * std)
-            if torch.equal(plausible, mask):
-                break
-            mask = plausible
-            self._restore(start)  # outliers misled the search
-            self._maximise(inputs, y, mask)
-        self.tolerance.fill_(TOLERATED)
-        robust = self._cross_validated(self.condition_robustly(inputs, y, everything))
-        if not robust < (1 - GAIN) * score:
-            self._restore(ordinary)
-        self._fit_local_spread(inputs, y, everything)
-
-    def _fit_local_spread(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
-        """Choose the pseudo-count with the lowest cross-validated CRPS.
-
-        Among several times, what is predicted from other times at the same place says little about
-        other places or a forecast: the spread stays constant.
-        """
-        if self.timed:
-            self.pseudo_count.fill_(PSEUDO_COUNTS[-1])
-            return
-        given, scores = self.condition_robustly(inputs, y, mask), []
-        for count in PSEUDO_COUNTS:
-            self.pseudo_count.fill_(count)
-            scores.append(self._cross_validated(given))
-        self.pseudo_count.fill_(PSEUDO_COUNTS[scores.index(min(scores))])
-
-    def _values(self) -> list[Tensor]:
-        return [p.clone() for p in self.buffers()]
-
-    def _restore(self, values: list[Tensor]) -> None:
-        for p, value in zip(self.buffers(), values, strict=True):
-            p.copy_(value)
-
-    def _cross_validated(self, given: Posterior) -> float:
-        """Mean CRPS of predicting every observation from all others."""
-        error, std = self.leave_one_out(given)
-        std = (std.square() - given.excess).clamp_min(JITTER).sqrt()  # no target is an outlier
-        std = std * self.local_spread(given)
-        return crps(error, std)[given.mask].mean().item()
-
-    def _maximise(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
-        """Search on some of the observations first, which is many times as fast."""
-        self._regress(inputs, y, mask)
-        start = self._values()
-        some = tuple(slice(0, number) for number in FEW)
-        if y.shape != y[some].shape:
-            self._search(inputs[some], y[some], mask[some], start, SEARCH)
-        self._search(inputs, y, mask, start, REFINEMENT if y.shape != y[some].shape else SEARCH)
-
-    def _search(
-        self, inputs: Inputs, y: Tensor, mask: Tensor, start: list[Tensor], iterations: int
-    ) -> None:
-        fixed = (self.tolerance, self.pseudo_count)
-        parameters = [p for p in self.buffers() if not any(p is other for other in fixed)]
-        options = {"max_iter": iterations, "line_search_fn": "strong_wolfe"}
-        search = torch.optim.LBFGS(parameters, **options)
-
-        def loss() -> Tensor:
-            search.zero_grad()
-            value = -self.log_likelihood(self.condition(inputs, y, mask)) / mask.sum().clamp_min(1)
-            # a weak prior keeps hyper-parameters that the data do not determine near their start
-            value = value + 1e-3 * sum(
-                (p - s).square().sum() for p, s in zip(self.buffers(), start, strict=True)
-            )
-            value.backward()
-            return value
-
-        for p in parameters:
-            p.requires_grad_(True)
-        with torch.enable_grad():
-            search.step(loss)
-        for p in parameters:
-            p.requires_grad_(False)
-            p.grad = None
-
-    @torch.no_grad()
-    def _regress(self, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
-        """Start from ridge regression."""
-        x, target = inputs.regressors[mask], y[mask]
-        x = torch.cat([x, torch.ones_like(target)[:, None]], -1)
-        ridge = RIDGE * max(len(x), 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        found = torch.linalg.solve(x.mT @ x + ridge, x.mT @ target)
-        self.coefficients.copy_(found[:-1])
-        self.constant.copy_(found[-1])
 
 
 def crps(error: Tensor, std: Tensor) -> Tensor:

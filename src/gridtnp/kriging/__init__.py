@@ -1,0 +1,1 @@
+"""Gaussian-process regression, which networks correct: posterior, and how it is fitted."""

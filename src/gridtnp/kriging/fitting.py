@@ -1,0 +1,244 @@
+"""Fitting a Gaussian process: maximum likelihood, then a deformation of its covariance.
+
+Maximum likelihood resists outliers: observations that all others contradict are left out, if that
+predicts better. The deformation maximises the likelihood too. With few stations or times it would
+learn them by heart, so its fit stops where validation scores are best, which may be at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gridtnp.kriging.gaussian_process import (
+    CONSTANT,
+    JITTER,
+    GaussianProcess,
+    Inputs,
+    Posterior,
+    crps,
+)
+
+RIDGE = 1e-3
+"""Penalty of the coefficients of normalised regressors."""
+SEARCH, REFINEMENT = 30, 10
+"""Iterations of the maximum-likelihood search on some of the observations, and on all of them."""
+FEW = (8, 100)
+"""Most tasks, and observations of each, for the first search and for a step of the deformation."""
+WEAK = 1e-3
+"""Penalty that keeps hyper-parameters that the data do not determine near their start."""
+TOLERATED = 4.0
+"""Standardised leave-one-out errors up to this are not outliers, where there are many."""
+REFITS = 3
+"""Most times that hyper-parameters are fitted again, without outliers."""
+TRIMMED = 5.0
+"""Observations with larger standardised leave-one-out errors are not fitted to."""
+GAIN = 0.01
+"""Fraction of the CRPS that leaving outliers out, or a deformation, must save."""
+PSEUDO_COUNTS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, CONSTANT)
+"""Candidates for the pseudo-count of the local spread."""
+STEPS, WARM_UP, SCORED = 240, 20, 40
+"""Steps of the deformation's fit; of increasing rate at its start; from one score to the next."""
+RATE = 3e-3
+"""Largest learning rate of the deformation."""
+STIFFNESS = 0.1
+"""Penalty of the deformation's mean squared output."""
+
+
+@torch.no_grad()
+def fit(
+    process: GaussianProcess,
+    inputs: Inputs,
+    y: Float[Tensor, "batch n"],
+    mask: Bool[Tensor, "batch n"],
+) -> None:
+    """Maximise the marginal likelihood (empirical Bayes), as kriging does.
+
+    If there are outliers, also without them, which is kept if it predicts every observation better
+    from all others.
+    """
+    process.pseudo_count.fill_(1.0)
+    start, everything = _values(process), mask
+    _maximise(process, inputs, y, mask)
+    ordinary = _values(process)
+    score = _cross_validated(process, process.condition_robustly(inputs, y, everything))
+    for _ in range(REFITS):
+        error, std = process.leave_one_out(process.condition(inputs, y, mask))
+        plausible = mask & (error.abs() <= TRIMMED * std)
+        if torch.equal(plausible, mask):
+            break
+        mask = plausible
+        _restore(process, start)  # outliers misled the search
+        _maximise(process, inputs, y, mask)
+    process.tolerance.fill_(TOLERATED)
+    robust = _cross_validated(process, process.condition_robustly(inputs, y, everything))
+    if not robust < (1 - GAIN) * score:
+        _restore(process, ordinary)
+    _fit_local_spread(process, inputs, y, everything)
+
+
+@torch.no_grad()
+def deform(
+    process: GaussianProcess,
+    inputs: Inputs,
+    y: Float[Tensor, "batch n"],
+    mask: Bool[Tensor, "batch n"],
+    score: Callable[[], float],
+) -> float:
+    """Deform the covariance of a fitted process, as far as that lowers the score.
+
+    Returns the fraction of the score that it saves, which is 0 if nothing was deformed.
+    """
+    error, std = process.leave_one_out(process.condition(inputs, y, mask))
+    mask = mask & (error.abs() <= TRIMMED * std)
+    generator = torch.Generator().manual_seed(0)
+    before = best = score()
+    kept = _values(process)
+    process.deformation.start(process.coordinates(inputs)[mask], generator)
+    parameters = [*_hyper_parameters(process), *process.deformation.weights()]
+    optimiser = torch.optim.Adam(parameters, lr=RATE)
+    for step in range(1, STEPS + 1):
+        for group in optimiser.param_groups:
+            cosine = 0.5 * (1 + math.cos(math.pi * step / STEPS))
+            group["lr"] = RATE * min(1, step / WARM_UP) * cosine
+        some = _some(generator, *y.shape)
+        _ascend(process, optimiser, inputs[some], y[some], mask[some])
+        if step % SCORED == 0:
+            found = score()
+            if found < min(best, (1 - GAIN) * before):
+                best, kept = found, _values(process)
+    _restore(process, kept)
+    return 1 - best / before
+
+
+def _some(generator: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
+    """Random rows and columns, as an index."""
+    drawn = [
+        torch.randperm(n, generator=generator)[:most] for n, most in zip(shape, FEW, strict=True)
+    ]
+    return drawn[0][:, None], drawn[1]
+
+
+def _ascend(
+    process: GaussianProcess,
+    optimiser: torch.optim.Optimizer,
+    inputs: Inputs,
+    y: Tensor,
+    mask: Tensor,
+) -> None:
+    """A step towards a larger likelihood with a small deformation."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    with torch.enable_grad(), _trained(parameters):
+        optimiser.zero_grad()
+        loss = -process.log_likelihood(process.condition(inputs, y, mask)) / mask.sum().clamp_min(1)
+        moved = process.deformation.outputs(process.coordinates(inputs))[mask]
+        loss = loss + STIFFNESS * moved.square().sum() / max(moved.numel(), 1)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimiser.step()
+
+
+class _trained:
+    """Buffers that have gradients within a block."""
+
+    def __init__(self, buffers: Iterable[Tensor]) -> None:
+        self.buffers = list(buffers)
+
+    def __enter__(self) -> None:
+        for p in self.buffers:
+            p.requires_grad_(True)
+
+    def __exit__(self, *_: object) -> None:
+        for p in self.buffers:
+            p.requires_grad_(False)
+            p.grad = None
+
+
+def _fit_local_spread(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+    """Choose the pseudo-count with the lowest cross-validated CRPS.
+
+    Among several times, what is predicted from other times at the same place says little about
+    other places or a forecast: the spread stays constant.
+    """
+    if process.timed:
+        process.pseudo_count.fill_(CONSTANT)
+        return
+    given, scores = process.condition_robustly(inputs, y, mask), []
+    for count in PSEUDO_COUNTS:
+        process.pseudo_count.fill_(count)
+        scores.append(_cross_validated(process, given))
+    process.pseudo_count.fill_(PSEUDO_COUNTS[scores.index(min(scores))])
+
+
+def _values(process: GaussianProcess) -> list[Tensor]:
+    return [p.clone() for p in process.buffers()]
+
+
+def _restore(process: GaussianProcess, values: list[Tensor]) -> None:
+    for p, value in zip(process.buffers(), values, strict=True):
+        p.copy_(value)
+
+
+def _hyper_parameters(process: GaussianProcess) -> list[Tensor]:
+    """Those that the likelihood determines, without the deformation."""
+    others = [process.tolerance, process.pseudo_count, *process.deformation.buffers()]
+    return [p for p in process.buffers() if not any(p is other for other in others)]
+
+
+def _cross_validated(process: GaussianProcess, given: Posterior) -> float:
+    """Mean CRPS of predicting every observation from all others."""
+    error, std = process.leave_one_out(given)
+    std = (std.square() - given.excess).clamp_min(JITTER).sqrt()  # no target is an outlier
+    std = std * process.local_spread(given)
+    return crps(error, std)[given.mask].mean().item()
+
+
+def _maximise(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+    """Search on some of the observations first, which is many times as fast."""
+    _regress(process, inputs, y, mask)
+    start = [p.clone() for p in _hyper_parameters(process)]
+    some = tuple(slice(0, number) for number in FEW)
+    if y.shape != y[some].shape:
+        _search(process, inputs[some], y[some], mask[some], start, SEARCH)
+    iterations = REFINEMENT if y.shape != y[some].shape else SEARCH
+    _search(process, inputs, y, mask, start, iterations)
+
+
+def _search(
+    process: GaussianProcess,
+    inputs: Inputs,
+    y: Tensor,
+    mask: Tensor,
+    start: list[Tensor],
+    iterations: int,
+) -> None:
+    parameters = _hyper_parameters(process)
+    options = {"max_iter": iterations, "line_search_fn": "strong_wolfe"}
+    search = torch.optim.LBFGS(parameters, **options)
+
+    def loss() -> Tensor:
+        search.zero_grad()
+        value = -process.log_likelihood(process.condition(inputs, y, mask))
+        value = value / mask.sum().clamp_min(1)
+        value = value + WEAK * sum(
+            (p - s).square().sum() for p, s in zip(parameters, start, strict=True)
+        )
+        value.backward()
+        return value
+
+    with torch.enable_grad(), _trained(parameters):
+        search.step(loss)
+
+
+def _regress(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+    """Start from ridge regression."""
+    x, target = inputs.regressors[mask], y[mask]
+    x = torch.cat([x, torch.ones_like(target)[:, None]], -1)
+    ridge = RIDGE * max(len(x), 1) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    found = torch.linalg.solve(x.mT @ x + ridge, x.mT @ target)
+    process.coefficients.copy_(found[:-1])
+    process.constant.copy_(found[-1])
