@@ -18,7 +18,8 @@ from gridtnp.cli.flags import in_flags
 SOURCES = Path(gridtnp.__file__).parent
 EDGES = ("cli", "ops", "network", "plots", "reproduce", "synthetic", "testing.py", "demo")
 """Not used by these commands, or written for the command line."""
-COMMANDS = ("inspect", "init", "fit", "evaluate", "predict", "sample", "export", "report")
+COMMANDS = ("inspect", "init", "fit", "evaluate", "predict", "status", "sample", "export", "report")
+COMMANDS += ("serve",)
 ONLY_IN_PYTHON = {"block", "chunk", "config", "memory", "progress", "quiet", "rows", "selection"}
 ONLY_IN_PYTHON |= {"shard", "trackers", "train", "val"}
 """Arguments that users of a command do not pass, so that no message can be about theirs."""

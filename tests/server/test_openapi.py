@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import schemas  # noqa: F401, loaded before any thread runs
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_schema_conformance,

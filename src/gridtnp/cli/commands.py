@@ -1,4 +1,4 @@
-"""The command line: `gridtnp inspect`, `init`, `fit`, `evaluate`, `predict`, `sample` and others.
+"""The command line: `gridtnp inspect`, `init`, `fit`, `evaluate`, `report` and others.
 
 Nothing heavy is imported before a command runs, so that `--help` answers at once. Errors are one
 sentence on standard error. Exit codes: 1 for an error, 2 for a mistyped command, 130 after Ctrl-C,
@@ -13,76 +13,26 @@ import select
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from inspect import Parameter as Argument
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import CycloptsError, Parameter
 
-from gridtnp import __version__
+from gridtnp.cli import run_commands
 from gridtnp.cli.arguments import (
     add_part,
     load_run,
-    load_served,
     plot_evaluation,
-    read_context,
     read_part,
-    read_places,
-    read_sizes,
     require_free,
     require_option,
-    status_text,
 )
+from gridtnp.cli.options import Baselines, Files, Json, Out, Overwrite, Run, app, print_record
 
 CLOSED_PIPE = 141
 """Exit code of a process that SIGPIPE ends: 128 + 13."""
-app = App(
-    name="gridtnp",
-    help="Observations anywhere, predictions with uncertainty anywhere.",
-    version=__version__,
-    help_format="plaintext",
-    end_of_options_delimiter="",
-    result_action="return_value",
-    suppress_keyboard_interrupt=False,
-)
-
-Files = Annotated[list[str], Parameter(help="Paths, or name=path.")]
-Json = Annotated[bool, Parameter(negative="", help="Print JSON.")]
-Run = Annotated[Path, Parameter(help="Folder of a run.")]
-Baselines = Annotated[
-    list[str] | None,
-    Parameter(
-        consume_multiple=True,
-        negative="",
-        help="Baselines to compare with (default: the experiment's).",
-    ),
-]
-FreshSources = Annotated[
-    list[str] | None,
-    Parameter(
-        consume_multiple=True,
-        negative="",
-        help="Sources to predict from, as name=path (default: the run's own).",
-    ),
-]
-StaticFields = Annotated[
-    list[str] | None,
-    Parameter(
-        consume_multiple=True,
-        negative="",
-        help="Static fields of these sources, as name=path (default: the run's own).",
-    ),
-]
-At = Annotated[
-    str, Parameter(help="A file with locations or a grid, or lat=37:41,lon=-109:-102,step=0.1.")
-]
-Times = Annotated[
-    list[str] | None, Parameter(consume_multiple=True, negative="", help="Times to predict at.")
-]
-Out = Annotated[Path, Parameter(name=["--output", "-o"], help="File to write.")]
-Overwrite = Annotated[bool, Parameter(negative="", help="Replace an existing file.")]
 
 
 @app.command
@@ -96,7 +46,7 @@ def inspect(files: Files, /, *, json: Json = False) -> None:
         name: record_of(source) | {"notes": [str(note) for note in notes]}
         for name, (source, notes) in found.items()
     }
-    _print(json, record, describe_files(found))
+    print_record(json, record, describe_files(found))
 
 
 @app.command
@@ -120,7 +70,7 @@ def init(
     experiment = experiment.model_copy(update={"out": f"runs/{output.stem}"})
     experiment.write(output)
     lines = [*reasons, f"wrote {output}; next: gridtnp fit {output}"]
-    _print(json, {"wrote": str(output), "reasons": list(reasons)}, "\n".join(lines))
+    print_record(json, {"wrote": str(output), "reasons": list(reasons)}, "\n".join(lines))
 
 
 @app.command
@@ -165,7 +115,7 @@ def fit(
         ) from None
     if main_process:
         config.write(out / FILE_NAME)
-        _print(json, {"run": str(out)}, f"wrote {out}; next: gridtnp evaluate {out}")
+        print_record(json, {"run": str(out)}, f"wrote {out}; next: gridtnp evaluate {out}")
 
 
 @app.command
@@ -196,7 +146,7 @@ def evaluate(
                 {k: None if v != v else v for k, v in row.items()} for row in added.rows
             ]
             text = f"{added}\n{text}"
-        _print(json, record, text)
+        print_record(json, record, text)
         return
     wrote, failure = [], None
     try:
@@ -206,7 +156,7 @@ def evaluate(
         failure = error
     record = {"wrote": wrote[0] if wrote else None, "pictures": wrote[1:]}
     where = f"\nwrote {' and '.join(wrote)}" if wrote else ""
-    _print(json, json_text.loads(found.to_json()) | record, f"{found}{where}")
+    print_record(json, json_text.loads(found.to_json()) | record, f"{found}{where}")
     if failure is not None:  # after the scores, which took the time
         raise failure
 
@@ -245,194 +195,11 @@ def report(
         samples=samples,
         overwrite=overwrite,
     )
-    _print(json, {"wrote": str(path)}, f"wrote {path}")
+    print_record(json, {"wrote": str(path)}, f"wrote {path}")
 
 
-@app.command
-def predict(
-    run: Run,
-    /,
-    *,
-    at: At,
-    output: Out,
-    context: FreshSources = None,
-    static: StaticFields = None,
-    times: Times = None,
-    quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (
-        0.05,
-        0.95,
-    ),
-    exceed: Annotated[
-        tuple[float, ...],
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Thresholds whose probability of being exceeded to predict.",
-        ),
-    ] = (),
-    derive: Annotated[
-        tuple[str, ...],
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Of wind components: speed, direction.",
-        ),
-    ] = (),
-    layout: Annotated[
-        bool, Parameter(negative="", help="Only lay out the Zarr store, for parts to fill.")
-    ] = False,
-    part: Annotated[
-        str | None, Parameter(help="i/n: predict part i of n, counted from 0, of a Zarr store.")
-    ] = None,
-    resume: Annotated[
-        bool, Parameter(negative="", help="Do what is not done yet of a Zarr store.")
-    ] = False,
-    regions: Annotated[
-        list[str] | None,
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Sizes of the regions of a Zarr store, such as time=24.",
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        Parameter(help="Dask scheduler to predict a Zarr store on, tcp://HOST:PORT or local:4."),
-    ] = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
-    """Predict anywhere, into .nc, .zarr, .parquet or .csv; a Zarr store also in parts."""
-    shared = part is not None or resume
-    require_free(output, overwrite or shared)
-    which, sizes = read_part(part), read_sizes(regions)
-    from gridtnp.inference.cluster import open_client
-
-    model, experiment = load_run(run)
-    data = read_context(model, experiment, context, static)
-    with open_client(scheduler) if scheduler is not None else nullcontext() as client:
-        path = model.predict(
-            data,
-            read_places(at),
-            quantiles=quantiles,
-            exceed=exceed,
-            derive=derive,
-            times=times,
-            to=None if layout else output,
-            overwrite=overwrite,
-            layout=output if layout else None,
-            part=which,
-            resume=resume,
-            regions=sizes,
-            client=client,
-            progress=not json,
-        )
-    if not (layout or shared or scheduler):
-        _print(json, {"wrote": str(path)}, f"wrote {path}")
-        return
-    from gridtnp.inference.stores import prediction_status
-
-    found = prediction_status(path)
-    _print(json, {"wrote": str(path)} | found, status_text(found))
-
-
-@app.command
-def status(
-    store: Annotated[Path, Parameter(help="Zarr store of a prediction in parts.")],
-    /,
-    *,
-    json: Json = False,
-) -> None:
-    """Tell how much of a prediction in parts is done."""
-    from gridtnp.inference.stores import prediction_status
-
-    found = prediction_status(store)
-    _print(json, found, status_text(found))
-
-
-@app.command
-def sample(
-    run: Run,
-    /,
-    *,
-    at: At,
-    output: Out,
-    number: Annotated[int, Parameter(name=["--number", "-n"], help="Number of samples.")] = 10,
-    context: FreshSources = None,
-    static: StaticFields = None,
-    times: Times = None,
-    subset: Annotated[int, Parameter(help="Points sampled autoregressively.")] = 128,
-    seed: int = 0,
-    overwrite: Overwrite = False,
-    json: Json = False,
-) -> None:
-    """Draw joint samples of whole fields, into .nc, .zarr, .parquet or .csv."""
-    require_free(output, overwrite)
-    model, experiment = load_run(run)
-    data = read_context(model, experiment, context, static)
-    path = model.sample(
-        number,
-        data,
-        read_places(at),
-        times=times,
-        subset=subset,
-        seed=seed,
-        to=output,
-        overwrite=overwrite,
-        progress=not json,
-    )
-    _print(json, {"wrote": str(path)}, f"wrote {path}")
-
-
-@app.command
-def serve(
-    run: Run,
-    /,
-    *,
-    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, Parameter(help="Port to listen on; 0 for any free one.")] = 8000,
-    token: Annotated[
-        str | None,
-        Parameter(env_var="GRIDTNP_TOKEN", help="Secret that every request must have."),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        Parameter(consume_multiple=True, negative="", help="Other pages that may ask, as origins."),
-    ] = None,
-    points: Annotated[int, Parameter(help="Most points of an answer; more are a job.")] = 50_000,
-    body: Annotated[int, Parameter(help="Most bytes of a body.")] = 10_000_000,
-    seconds: Annotated[float, Parameter(help="Most seconds of an answer.")] = 60.0,
-    workers: Annotated[
-        int | None, Parameter(help="Predictions at once (default: the number of cores).")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Serve a live map, OGC EDR and map tiles of a run, until Ctrl-C."""
-    from gridtnp.server.run import address_of, bind, require_server, serve
-
-    require_server()
-    from gridtnp.server.work import Limits
-
-    chosen = {} if workers is None else {"workers": workers}
-    limits = Limits(points=points, body=body, seconds=seconds, **chosen)
-    with bind(host, port) as listening:  # before the run is read
-        served = load_served(run)
-        address = address_of(listening)
-        serve(
-            served,
-            listening,
-            limits=limits,
-            token=token,
-            origins=allow_origin or (),
-            report=run / "report.html" if (run / "report.html").is_file() else None,
-            ready=lambda: _announce(json, run, address),
-        )
-
-
-def _announce(json: bool, run: Path, address: str) -> None:
-    record = {"run": str(run), "address": address}
-    _print(json, record, f"serving {run} on {address} (Ctrl-C stops)")
-    sys.stdout.flush()
+for command in (run_commands.predict, run_commands.status, run_commands.sample, run_commands.serve):
+    app.command(command)
 
 
 @app.command
@@ -449,7 +216,7 @@ def export(
     from gridtnp.estimator import GriddedTNP
 
     path = GriddedTNP.load(run).export(output)
-    _print(json, {"wrote": str(path)}, f"wrote {path}")
+    print_record(json, {"wrote": str(path)}, f"wrote {path}")
 
 
 @app.command
@@ -458,7 +225,7 @@ def doctor(*, json: Json = False) -> None:
     from gridtnp.cli.doctor import examine, report
 
     found = examine()
-    _print(json, found, report(found))
+    print_record(json, found, report(found))
 
 
 @app.command(help_flags=[])
@@ -550,7 +317,3 @@ def flags_of(command: str) -> set[str]:
     function = app[command].default_command
     arguments = () if function is None else signature(function).parameters.values()
     return {a.name for a in arguments if a.kind is Argument.KEYWORD_ONLY}
-
-
-def _print(json: bool, record: dict[str, Any], text: str) -> None:
-    print(json_text.dumps(record, ensure_ascii=False) if json else text)

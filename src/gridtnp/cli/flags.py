@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Collection
 from functools import cache
 
-RENAMED = {"to": "output", "n": "number"}
+RENAMED = {"to": "output", "n": "number", "client": "scheduler"}
 """Keyword arguments whose flag has another name."""
 PLACEHOLDERS = {"static": "FILE", "times": "TIME", "units": "UNIT"}
 """What `...` stands for in the value of a keyword argument."""

@@ -85,7 +85,9 @@ def _answer(job: Job, number: int) -> tuple[int, Any]:
         nonlocal done
         done += points
 
-    answer = region_answer(forecaster, job.regions, number, advance)
+    dask = require_installed("dask", "dask", "client=")
+    with dask.config.set(scheduler="synchronous"):  # else lazy sources would be read by new tasks
+        answer = region_answer(forecaster, job.regions, number, advance)
     with reporting(job.store.path):
         job.store.write(job.regions, number, answer)
     return done, forecaster.counts()

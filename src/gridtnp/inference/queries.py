@@ -181,7 +181,8 @@ class Query:
             name: (tuple(self.dims), values.reshape(shape), dict(attributes.get(name, {})))
             for name, values in columns.items()
         }
-        return coordinates_of(self.form, self.dims).assign(data)
+        base = coordinates_of(self.form, self.dims)
+        return xr.Dataset(data, base.coords, base.attrs)  # dimensions in the order of the data
 
 
 def coordinates_of(form: xr.Dataset | xr.DataArray, dims: Mapping[str, int]) -> xr.Dataset:
