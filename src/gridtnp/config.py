@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 
-from gridtnp.distributions.kinds import Likelihood
+from gridtnp.distributions.kinds import Likelihood, limits, second_of_pairs
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 
@@ -240,7 +240,9 @@ class Kriging(Part):
     `of` names the source and the column that observe each output, or None if none does. The mean is
     linear in `features` and `fields`; in every task the coefficients of `drift` and `fields` have
     a deviation of their own, and `drift` counts as distance too. `length_scale` (degrees, or units
-    of the coordinates) and `hours` initialise hyper-parameters.
+    of the coordinates) and `hours` initialise hyper-parameters. `powers` are those of the values
+    that are kriged, one for each output: 1/2 kriges their roots, which only outputs that are never
+    negative have; without any, values are kriged as they are.
     """
 
     kind: Literal["kriging"] = "kriging"
@@ -250,6 +252,7 @@ class Kriging(Part):
     fields: tuple[GriddedField, ...] = ()
     length_scale: PositiveFloat = 1.0
     hours: PositiveFloat = 24.0
+    powers: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = ()
 
 
 class ModelConfig(Part):
@@ -257,7 +260,7 @@ class ModelConfig(Part):
 
     `sources` maps each source to its number of values, `dim_y` is the number of outputs, `features`
     names the covariates of each point. `likelihood` has one entry per output; without any, all are
-    Gaussian.
+    Gaussian. `errors` are the sources with known reading errors, which the network sees.
     """
 
     coordinates: tuple[str, ...] = Field(min_length=1)
@@ -273,6 +276,7 @@ class ModelConfig(Part):
     min_noise: float = Field(default=0.0, ge=0.0)
     prior: Kriging | None = None
     likelihood: tuple[Likelihood, ...] = ()
+    errors: tuple[str, ...] = ()
 
     @property
     def is_gaussian(self) -> bool:
@@ -286,6 +290,7 @@ class ModelConfig(Part):
                 f"The model has {len(self.likelihood)} likelihoods for {self.dim_y} outputs; give "
                 "one for each, or none."
             )
+        second_of_pairs(self.likelihood)
         return self
 
     @model_validator(mode="after")
@@ -298,6 +303,8 @@ class ModelConfig(Part):
                     f"Source name {name!r} is reserved, or not 'source' or 'source.variable' "
                     "without slashes; rename it."
                 )
+        for name in self.errors:
+            require_known(name, self.sources, "source", "in errors")
         if isinstance(self.tokens, Embedded):
             for part in self.tokens.embedding:
                 known = (*self.coordinates, *self.features)
@@ -324,6 +331,18 @@ class ModelConfig(Part):
                 f"The prior observes {len(prior.of)} outputs, but the model has {self.dim_y}; name "
                 "a source and a column for each."
             )
+        if len(prior.powers) not in (0, self.dim_y):
+            raise ValueError(
+                f"The prior has {len(prior.powers)} powers for {self.dim_y} outputs; give one for "
+                "each, or none."
+            )
+        kinds = self.likelihood or (Likelihood(),) * self.dim_y
+        for kind, power in zip(kinds, prior.powers, strict=False):
+            if power != 1 and limits(kind)[0] < 0:
+                raise ValueError(
+                    f"The prior has power {power:g} for a {kind.kind} output, whose values may be "
+                    "negative; use 1."
+                )
         columns = [pair for pair in prior.of if pair is not None]
         columns += [(field.source, column) for field in prior.fields for column in field.columns]
         for source, column in columns:

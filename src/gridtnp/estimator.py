@@ -281,6 +281,7 @@ class GriddedTNP:
         *,
         quantiles: Sequence[float] = (0.05, 0.95),
         exceed: Exceed = (),
+        derive: Sequence[str] = (),
         times: Iterable[Any] | None = None,
         static: Static = None,
         to: str | os.PathLike[str] | None = None,
@@ -307,6 +308,8 @@ class GriddedTNP:
             quantiles: Which quantiles to predict.
             exceed: Thresholds t, in the units of the data, whose probability P(Y > t) is predicted
                 as `<name>_above_<t>`; with several target variables `{"rain": [1, 10]}`.
+            derive: `["speed", "direction"]` of the wind, if the targets are its eastward and its
+                northward component with likelihood `"bivariate-gaussian"` (docs/likelihoods.md).
             times: When to predict, if `at` has no times; the default is the context's only time.
             static: Static fields of fresh sources.
             to: File to write to, time by time: `.nc`, `.zarr`, `.parquet` or `.csv`.
@@ -333,6 +336,7 @@ class GriddedTNP:
             at,
             quantiles=quantiles,
             exceed=exceed,
+            derive=derive,
             times=times,
             static=static,
             chunk=chunk,
@@ -405,8 +409,9 @@ class GriddedTNP:
         Args:
             test: The part to evaluate on.
             baselines: Any of `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`, `"kriging-drift"`,
-                `"regression-kriging"`, `"gpboost"`, `"boosting"`, `"persistence"` and
-                `"climatology"`; by default the strongest that apply, `[]` for none.
+                `"regression-kriging"`, `"gpboost"`, `"boosting"`, `"persistence"`,
+                `"climatology"`, `"normal-scores"` and `"empirical-climatology"`; by default the
+                strongest that apply, `[]` for none.
             train: Data to fit the baselines to; by default the training part of the same split.
             selection: Which observations are context, by context set. By default all of them if
                 the targets are at held-out stations, else a random 5 to 95 % of the target source.

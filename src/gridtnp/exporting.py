@@ -3,7 +3,8 @@
 For each source, in the order of the network's signature, the graph takes coordinates `(1, n, dx)`,
 values `(1, n, dy)` and features `(1, n, df)`, then coordinates and features of the targets. It
 returns means and standard deviations `(1, n, dy)`. Values are normalised; features are omitted if
-the network has none. Each exported graph is compared with its network.
+the network has none. Values of a source with reading errors are followed by these, in the same
+tensor. Each exported graph is compared with its network.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ class Flat(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         remaining = list(tensors)
-        context = {name: self._take(remaining, True) for name in self.network.signature.sources}
-        distribution = self.network(Task(context, self._take(remaining, False)))
+        context = {name: self._take(remaining, name) for name in self.network.signature.sources}
+        distribution = self.network(Task(context, self._take(remaining, None)))
         return distribution.mean, distribution.stddev
 
-    def _take(self, remaining: list[Tensor], observed: bool) -> PointSet:
-        x, y = remaining.pop(0), remaining.pop(0) if observed else None
-        return PointSet(x, y, None, remaining.pop(0) if self.network.signature.features else None)
+    def _take(self, remaining: list[Tensor], source: str | None) -> PointSet:
+        x, y = remaining.pop(0), remaining.pop(0) if source is not None else None
+        features = remaining.pop(0) if self.network.signature.features else None
+        error = None
+        if y is not None and source in self.network.signature.errors:
+            y, error = y.chunk(2, -1)
+        return PointSet(x, y, None, features, error)
 
 
 def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
@@ -86,10 +91,12 @@ def inputs(
     def add_columns(n: int, columns: int) -> None:
         tensors.append(torch.randn(1, n, columns, generator=generator))
 
-    for number, dim_y in enumerate(signature.sources.values()):
+    for number, (name, columns) in enumerate(signature.values.items()):
         n = context + 3 * number
         add_locations(n)
-        add_columns(n, dim_y)
+        add_columns(n, columns)
+        if name in signature.errors:
+            tensors[-1] = tensors[-1].abs()
         if signature.features:
             add_columns(n, len(signature.features))
     add_locations(targets)

@@ -19,13 +19,15 @@ class PointSet:
     """Observations of one source, or target locations (then `y` may be None).
 
     `x` holds the coordinates, in the order of the grid's axes; other covariates (absolute time,
-    elevation, …) are columns of `features`. Gridded data are a point set as well.
+    elevation, …) are columns of `features`. Gridded data are a point set as well. `error` is the
+    standard deviation of the reading error of every value of `y`, if it is known.
     """
 
     x: Float[Tensor, "batch n dx"]
     y: Float[Tensor, "batch n dy"] | None = None
     mask: Bool[Tensor, "batch n"] | None = None
     features: Float[Tensor, "batch n df"] | None = None
+    error: Float[Tensor, "batch n dy"] | None = None
 
     def __post_init__(self) -> None:
         if self.x.ndim != 3:
@@ -37,7 +39,7 @@ class PointSet:
             raise ValueError(
                 f"The mask has dtype {self.mask.dtype}; must be boolean, True for points to use."
             )
-        for name, ndim in (("y", 3), ("features", 3), ("mask", 2)):
+        for name, ndim in (("y", 3), ("features", 3), ("mask", 2), ("error", 3)):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -46,7 +48,12 @@ class PointSet:
                     f"{name} has shape {tuple(value.shape)}; must have one row per point of x: "
                     f"({self.x.shape[0]}, {self.x.shape[1]}{', …' if ndim == 3 else ''})."
                 )
-        for name in ("x", "y", "features"):
+        if self.error is not None and (self.y is None or self.y.shape != self.error.shape):
+            raise ValueError(
+                f"error has shape {tuple(self.error.shape)}; must have one number for every value "
+                "of y."
+            )
+        for name in ("x", "y", "features", "error"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -62,6 +69,8 @@ class PointSet:
                     f"{name} is NaN or infinite at {int(wrong.sum())} points that are not masked "
                     f"(first: batch element {batch}, point {point}); mask or drop them."
                 )
+        if self.error is not None and not torch.compiler.is_compiling() and (self.error < 0).any():
+            raise ValueError("error is negative somewhere; a standard deviation cannot be.")
 
     @property
     def batch(self) -> int:
@@ -80,26 +89,33 @@ class PointSet:
             return None if value is None else value.to(device=device)
 
         y = None if self.y is None else self.y.to(device=device, dtype=dtype)
-        return PointSet(self.x.to(device=device), y, move(self.mask), move(self.features))
+        error = None if self.error is None else self.error.to(device=device, dtype=dtype)
+        return PointSet(self.x.to(device=device), y, move(self.mask), move(self.features), error)
+
+    @property
+    def values(self) -> Float[Tensor, "batch n k"]:
+        """What was observed: `y`, followed by its errors if they are known."""
+        assert self.y is not None
+        return self.y if self.error is None else torch.cat([self.y, self.error], -1)
+
+    @property
+    def _columns(self) -> tuple[Tensor | None, ...]:
+        """All tensors, in the order of the fields."""
+        return self.x, self.y, self.mask, self.features, self.error
 
     def select(self, points: Tensor | slice) -> PointSet:
         """Select the same points in every batch element, by index, boolean or slice."""
-        selected = [
-            None if v is None else v[:, points] for v in (self.x, self.y, self.mask, self.features)
-        ]
+        selected = [None if v is None else v[:, points] for v in self._columns]
         return PointSet(*selected)  # pyright: ignore[reportArgumentType]
 
     def permuted(self, order: Int[Tensor, "batch n"]) -> PointSet:
         """Reorder the points of each batch element."""
-        reordered = [
-            None if v is None else in_order(v, order)
-            for v in (self.x, self.y, self.mask, self.features)
-        ]
+        reordered = [None if v is None else in_order(v, order) for v in self._columns]
         return PointSet(*reordered)  # pyright: ignore[reportArgumentType]
 
     def none(self, batch: int) -> PointSet:
         """An empty set with the same columns."""
-        values = (self.x, self.y, None, self.features)
+        values = (self.x, self.y, None, self.features, self.error)
         empty = [None if v is None else v.new_zeros((batch, 0, *v.shape[2:])) for v in values]
         return PointSet(*empty)  # pyright: ignore[reportArgumentType]
 
@@ -108,7 +124,7 @@ class PointSet:
         """Batch several sets, padding shorter ones and masking the padding."""
         if not sets:
             raise ValueError("No point sets to stack; at least one is needed.")
-        for name in ("x", "y", "features"):
+        for name in ("x", "y", "features", "error"):
             sizes = {None if (v := getattr(s, name)) is None else v.shape[-1] for s in sets}
             if len(sizes) > 1:
                 raise ValueError(
@@ -132,7 +148,8 @@ class PointSet:
             for s in sets
         ]
         mask = torch.cat([pad(m) for m in masks])
-        return PointSet(torch.cat([pad(s.x) for s in sets]), join("y"), mask, join("features"))
+        x, features = torch.cat([pad(s.x) for s in sets]), join("features")
+        return PointSet(x, join("y"), mask, features, join("error"))
 
 
 def in_order(values: Shaped[Tensor, "batch n *d"], order: Int[Tensor, "batch n"]) -> Tensor:

@@ -21,6 +21,7 @@ from gridtnp.tasks.specification import TaskSpec
 ALL = (
     *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
     *("gpboost", "boosting", "persistence", "climatology"),
+    *("normal-scores", "empirical-climatology"),
 )
 
 

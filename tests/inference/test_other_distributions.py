@@ -12,6 +12,8 @@ from scipy.special import ndtr
 
 import gridtnp as gt
 from gridtnp.recipes import Recipe
+from gridtnp.report import maps
+from gridtnp.report.packing import unpack
 
 GRID = gt.latlon_grid(lat=(46, 49), lon=(6, 9), step=0.5)
 SMALL = {"dim": 8, "heads": 2, "layers": 1, "cell": 1.0, "window": (2, 2)}
@@ -121,6 +123,21 @@ def test_evaluation(model: gt.GriddedTNP, parts: tuple[gt.Dataset, ...], tmp_pat
     found.save(tmp_path)
     gt.plots.pit(found, "rain")
     gt.plots.normalised_errors(found, "rain")
+
+
+def test_the_report_maps_probabilities_of_rain(
+    model: gt.GriddedTNP, parts: tuple[gt.Dataset, ...]
+) -> None:
+    found = model.evaluate(parts[2], [])
+    assert maps.thresholds(found) == {"rain": 0.0}  # not of tmax, which is normal
+    times = np.unique(found.time)[-2:]
+    made = maps.fields(model.contents, parts[2], GRID, times, {"rain": 0.0})["values"]
+    assert "chance" not in made["tmax"]
+    chance, low = (unpack(made["rain"][key]) for key in ("chance", "low"))
+    assert chance.shape == low.shape == (2, GRID.sizes["lat"], GRID.sizes["lon"])
+    assert chance.min() >= 0
+    assert chance.max() <= 1
+    assert low.min() >= 0
 
 
 def test_impossible_observations_are_noted(model: gt.GriddedTNP) -> None:

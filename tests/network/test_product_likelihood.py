@@ -48,7 +48,8 @@ def test_normal_outputs_are_the_same_beside_others() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", sorted(set(FAMILIES) - {"categorical", "bernoulli", "spiked-beta"})
+    "kind",
+    sorted(set(FAMILIES) - {"categorical", "bernoulli", "spiked-beta", "bivariate-gaussian"}),
 )
 def test_fresh_weights_predict_nearly_what_kriging_predicts(kind: str) -> None:
     """Of all families whose values are not limited to 0 to 1."""
@@ -60,6 +61,44 @@ def test_fresh_weights_predict_nearly_what_kriging_predicts(kind: str) -> None:
     assert bool(sure.any())
     tolerance = 0.4 if kind == "censored-gamma" else 0.1
     assert torch.allclose(found[sure], expected[sure], rtol=tolerance)
+
+
+def test_roots_are_kriged() -> None:
+    """Kriging of roots, and back: as if the roots were observed."""
+    prior = Kriging(
+        of=(("stations", 0), ("stations", 1)),
+        drift=("elevation",),
+        length_scale=2.0,
+        powers=(0.5, 1.0),
+    )
+    network = build_model(config(dim_y=2, prior=prior, likelihood=(RAIN, NORMAL)))
+    plain = build_model(
+        config(dim_y=2, prior=prior.model_copy(update={"powers": ()}), likelihood=(RAIN, NORMAL))
+    )
+    assert isinstance(network, KrigedNetwork)
+    made = positive()
+    roots = {
+        k: replace(v, y=torch.cat([v.y[..., :1].sqrt(), v.y[..., 1:]], -1))
+        for k, v in made.context.items()
+        if v.y is not None
+    }
+    found, root = network(made), plain(Task(roots, made.target))
+    assert torch.allclose(found.mean[..., 1], root.mean[..., 1])
+    # of a normal root with mean m and deviation s, the square has mean m² + s²
+    mean, std = torch.tensor([[[1.5, 0.0]]]).double(), torch.tensor([[[0.2, 1.0]]]).double()
+    back = network._back(mean, std)
+    assert back[0].flatten().tolist() == pytest.approx([1.5**2 + 0.2**2, 0.0])
+    assert back[1][..., 0].item() == pytest.approx((4 * 1.5**2 * 0.2**2 + 2 * 0.2**4) ** 0.5)
+    assert back[1][..., 1].item() == 1.0
+
+
+def test_powers_that_do_not_fit_are_refused() -> None:
+    prior = Kriging(of=(("stations", 0), ("stations", 1)), powers=(0.5,))
+    with pytest.raises(ValueError, match="has 1 powers for 2 outputs; give one for each"):
+        config(dim_y=2, prior=prior, likelihood=(RAIN, NORMAL))
+    prior = prior.model_copy(update={"powers": (1.0, 0.5)})
+    with pytest.raises(ValueError, match=r"power 0.5 for a gaussian output, whose values may be"):
+        config(dim_y=2, prior=prior, likelihood=(RAIN, NORMAL))
 
 
 def test_only_normal_outputs_are_calibrated() -> None:

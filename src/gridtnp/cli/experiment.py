@@ -50,6 +50,7 @@ class Sources(Part):
     units: dict[str, str] = Field(default_factory=dict)
     na_values: tuple[float | str, ...] = ()
     crs: dict[str, str] = Field(default_factory=dict)
+    error: dict[str, float | str] = Field(default_factory=dict)
     wind: dict[str, tuple[str, str]] = Field(default_factory=dict)
 
     def opened(self) -> dict[str, Data]:
@@ -128,6 +129,7 @@ class Experiment(Part):
             features=data.features,
             units=data.units,
             na_values=data.na_values,
+            error=data.error,
             crs=data.crs,
         )
 

@@ -52,6 +52,14 @@ def predict(
             help="Thresholds whose probability of being exceeded to predict.",
         ),
     ] = (),
+    derive: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Of wind components: speed, direction.",
+        ),
+    ] = (),
     layout: Annotated[
         bool, Parameter(negative="", help="Only lay out the Zarr store, for parts to fill.")
     ] = False,
@@ -90,6 +98,7 @@ def predict(
             read_places(at),
             quantiles=quantiles,
             exceed=exceed,
+            derive=derive,
             times=times,
             to=None if layout else output,
             overwrite=overwrite,

@@ -19,7 +19,7 @@ from jaxtyping import Float, Shaped
 from gridtnp.data.coordinates import western_edge
 from gridtnp.data.description import describe_source, record_of, unit_conflicts
 from gridtnp.data.features import COMPUTED, static_features
-from gridtnp.data.quality import Note, warn, write_log
+from gridtnp.data.quality import Note, read_errors, warn, write_log
 from gridtnp.data.reading import Data, read_source
 from gridtnp.data.sources import Records, Source, Variable, hash_arrays
 from gridtnp.data.splits import Period, hold_out, periods, show_period
@@ -36,7 +36,9 @@ class Dataset:
     column alone. `features` are names of computed features, see `gridtnp.data.features.COMPUTED`.
     `units` are those that the data lack. `na_values` are numbers or texts that stand for missing,
     and `crs` are the projections of sources whose coordinates are not in degrees, by source, as
-    EPSG codes for example. A source with more than `memory` bytes of values is read lazily.
+    EPSG codes for example. `error` is the standard deviation of reading errors, in the units of the
+    variable: a number, or the name of a column, by `"source"` or `"source.variable"`. A source with
+    more than `memory` bytes of values is read lazily.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Dataset:
         units: Mapping[str, str] | None = None,
         na_values: Sequence[float | str] = (),
         crs: Mapping[str, str] | None = None,
+        error: Mapping[str, float | str] | None = None,
         memory: int = 2**30,
     ) -> None:
         if not sources:
@@ -68,6 +71,7 @@ class Dataset:
             self.sources[name], found = read_source(name, data, memory, na_values, system)
             notes += found
         self._set_units(units or {})
+        self.errors = read_errors(self.sources, error or {})
         self.target_source, self.target_names = self._resolve(target, notes)
         self.computed = tuple(features)
         for name in self.computed:
@@ -103,9 +107,10 @@ class Dataset:
     def contexts(self) -> tuple[str, ...]:
         """Default context sets: one per source, or one per variable if some values are missing."""
         names: list[str] = []
-        for name, source in self.sources.items():
-            separate = len(source.variables) > 1 and any(v.missing for v in source.variables)
-            names += [f"{name}.{v}" for v in source.names] if separate else [name]
+        for name in self.sources:
+            source, own = self.variables_of(name)
+            separate = len(own) > 1 and any(source.variable(v).missing for v in own)
+            names += [f"{name}.{v}" for v in own] if separate else [name]
         return tuple(names)
 
     @property
@@ -119,7 +124,10 @@ class Dataset:
         source, _, variable = name.partition(".")
         require_known(source, self.sources, "source")
         found = self.sources[source]
-        return found, (found.variable(variable).name,) if variable else found.names
+        if variable:
+            return found, (found.variable(variable).name,)
+        columns = {e for k, e in self.errors.items() if k.partition(".")[0] == source}
+        return found, tuple(v for v in found.names if v not in columns)
 
     def static_at(self, source: str) -> Float[np.ndarray, "n df"]:
         """Static features at the locations of a source."""
@@ -303,6 +311,8 @@ class Dataset:
             kept = self.context_places.get(name)
             found[f"set of context places of source {name!r}"] = _show_places(kept)
         found["set of target places"] = _show_places(self.target_places)
+        if self.errors:
+            found["errors"] = repr(self.errors)
         return found
 
     def write_log(self, path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,7 @@
-"""`Note`: what was dropped, masked or noticed; `Missing`: values that stand for missing ones."""
+"""`Note`: what was dropped, masked or noticed; `Missing`: values that stand for missing ones.
+
+Reading errors are the standard deviation of what a sensor adds to a value, by variable.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,14 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
+
+from gridtnp.data.sources import Source
+from gridtnp.errors import require_known
 
 Action = Literal["dropped", "masked", "left out", "noticed"]
+Error = float | str
+"""A constant in the units of the variable, or the column that holds it."""
 
 
 NINES = (99, 99.9, 99.99, 999, 999.9, 999.99, 9999, 9999.9, 99999, 999999)
@@ -179,3 +188,77 @@ def _numbers(given: Any) -> tuple[float, ...]:
         return tuple(float(number) for number in np.ravel(given)) if given is not None else ()
     except (TypeError, ValueError):
         return ()
+
+
+# ---- reading errors ------------------------------------------------------------------------------
+
+
+def read_errors(sources: Mapping[str, Source], given: Mapping[str, Error]) -> dict[str, Error]:
+    """The error of every variable that has one, as `"source.variable"`; raises for wrong ones."""
+    columns = {k.partition(".")[0]: set[str]() for k in given}
+    for name, error in given.items():
+        owner = name.partition(".")[0]
+        require_known(owner, sources, "source", "in error=")
+        if isinstance(error, str):
+            require_known(error, sources[owner].names, "column", f"of source {owner!r} in error=")
+            columns[owner].add(error)
+        elif isinstance(error, bool) or not 0 <= error < np.inf:
+            raise ValueError(
+                f"error={{{name!r}: {error}}}: must be a standard deviation, a finite number from "
+                "0 on, or the name of a column."
+            )
+    found: dict[str, Error] = {}
+    for name, error in given.items():
+        owner, _, variable = name.partition(".")
+        source = sources[owner]
+        others = [v for v in source.names if v not in columns[owner]]
+        if variable:
+            require_known(variable, others, "variable", f"of source {owner!r} in error=")
+        elif len(others) != 1:
+            raise ValueError(
+                f"error={{{owner!r}: ...}}: the source has the variables {others}; name one of them"
+                + (f", such as '{owner}.{others[0]}'." if others else ".")
+            )
+        key = f"{owner}.{variable or others[0]}"
+        found[key] = error
+        if isinstance(error, str):
+            _check_column(source, key, error)
+    return found
+
+
+def _check_column(source: Source, key: str, column: str) -> None:
+    """Raise for negative and missing errors; values that stay on disk are checked when read."""
+    if source.loaded is None:
+        return
+    table = source.loaded.reshape(-1, len(source.variables))
+    error, value = (table[:, source.names.index(n)] for n in (column, key.partition(".")[2]))
+    negative, missing = int((error < 0).sum()), int((np.isnan(error) & np.isfinite(value)).sum())
+    if negative:
+        raise ValueError(
+            f"Column {column!r} of source {source.name!r} has {negative:,} negative values, but a "
+            "standard deviation cannot be negative; correct them."
+        )
+    if missing:
+        raise ValueError(
+            f"Column {column!r} of source {source.name!r} is missing at {missing:,} observations "
+            f"of {key}; fill it, or drop these rows."
+        )
+
+
+def errors_at(
+    source: Source,
+    values: Float[np.ndarray, "n k"],
+    variables: tuple[str, ...],
+    errors: Mapping[str, Error],
+) -> Float[np.ndarray, "n dy"] | None:
+    """The errors of some variables, zero where there is none; None if no variable has any.
+
+    `values` are all columns of some rows of the source.
+    """
+    own = [errors.get(f"{source.name}.{name}") for name in variables]
+    if all(error is None for error in own):
+        return None
+    found = np.zeros((len(values), len(variables)), np.float32)
+    for i, error in enumerate(own):
+        found[:, i] = values[:, source.names.index(error)] if isinstance(error, str) else error or 0
+    return found

@@ -266,11 +266,14 @@ def _design_network(
     ]
     if train.feature_names:
         reasons.append(("features", ", ".join(train.feature_names), "known everywhere"))
+    if spec.errors:
+        each = [f"{k} {v if isinstance(v, str) else f'± {v:g}'}" for k, v in spec.errors.items()]
+        reasons.append(("errors", ", ".join(each), "of readings; the network and kriging see them"))
     points = points_per_task(spec, tasks)
-    prior, reason = design_prior(train, spec, extent, options.prior, points)
     likelihood = tuple(choice.likelihood for choice in choices.values())
     if all(one.kind == "gaussian" for one in likelihood):
         likelihood = ()
+    prior, reason = design_prior(train, spec, extent, options.prior, points, likelihood)
     reasons.append(("prior", "none" if prior is None else prior.kind, reason))
     return ModelConfig(
         coordinates=grid.names,
@@ -290,6 +293,7 @@ def _design_network(
         min_noise=0.01 if options.min_noise is None else options.min_noise,
         prior=prior,
         likelihood=likelihood,
+        errors=spec.sets_with_errors,
     )
 
 
@@ -378,6 +382,7 @@ def _require_matching_config(config: ModelConfig, train: Dataset, spec: TaskSpec
         ("sources", dict(config.sources), sources),
         ("features", config.features, train.feature_names),
         ("outputs", config.dim_y, len(spec.target)),
+        ("errors", config.errors, spec.sets_with_errors),
     )
     for what, given, needed in pairs:
         if given != needed:

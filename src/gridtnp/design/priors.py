@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gridtnp.config import GriddedField, Kriging
 from gridtnp.data.dataset import Dataset
 from gridtnp.design.grids import Extent, regular_axes, source_time_axis
+from gridtnp.distributions.kinds import Likelihood
 from gridtnp.grid import Grid
 from gridtnp.tasks.specification import TaskSpec
 
+RAIN, ROOT = ("bernoulli-gamma", "censored-gamma"), 0.5
+"""Likelihoods of rain, whose square roots are nearer to normal than the values themselves."""
 MAX_KRIGED = 4000
 """Most observations of a task, on average, that are kriged unless asked for."""
 
 
 def design_prior(
-    train: Dataset, spec: TaskSpec, extent: Extent, asked: str | None, points: float
+    train: Dataset,
+    spec: TaskSpec,
+    extent: Extent,
+    asked: str | None,
+    points: float,
+    likelihood: Sequence[Likelihood] = (),
 ) -> tuple[Kriging | None, str]:
     """What the network corrects, and why."""
     if asked == "none":
@@ -21,10 +31,16 @@ def design_prior(
     if asked is None and points > MAX_KRIGED:
         return None, f"more than {MAX_KRIGED:,} observations per task take too long to krige"
     prior = _kriging(train, spec, extent)
+    powers = tuple(ROOT if one.kind in RAIN else 1.0 for one in likelihood)
+    if any(power != 1 for power in powers):
+        prior = prior.model_copy(update={"powers": powers})
     gridded = [f"{f.source}.{v}" for f in prior.fields for v in spec.contexts[f.source].variables]
     names = ", ".join([*prior.features, *gridded])
     parts = [f"regression on {names}"] * bool(names)
-    parts += ["kriging of the context"] * any(of is not None for of in prior.of)
+    pairs = zip(spec.target_names, powers or (1.0,) * len(spec.target), strict=True)
+    roots = ", ".join(name for name, power in pairs if power != 1)
+    what = f"kriging of the context{f' (roots of {roots})' * bool(roots)}"
+    parts += [what] * any(of is not None for of in prior.of)
     return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Kind = Literal[
     "gaussian",
+    "bivariate-gaussian",
     "student-t",
     "lognormal",
     "bernoulli-gamma",
@@ -27,6 +29,9 @@ COMPONENTS = {"normal-mixture": 3, "quantiles": 15, "categorical": 0}
 
 class Likelihood(BaseModel):
     """The distribution of an output (docs/likelihoods.md).
+
+    Two outputs in a row that are `bivariate-gaussian` have a correlation, such as the eastward and
+    the northward wind.
 
     `components` is the number of normals in a mixture (by default 3), of classes, or of quantiles
     (by default 15); other kinds have none.
@@ -49,14 +54,33 @@ class Likelihood(BaseModel):
         return self
 
     @property
+    def is_normal(self) -> bool:
+        return self.kind in ("gaussian", "bivariate-gaussian")
+
+    @property
     def size(self) -> int:
         """The number of components."""
         return self.components or COMPONENTS.get(self.kind, 1)
 
 
+def second_of_pairs(likelihoods: Sequence[Likelihood]) -> tuple[bool, ...]:
+    """True for the second output of every bivariate normal pair; raises if one has no partner."""
+    found: list[bool] = []
+    for one in likelihoods:
+        paired = one.kind == "bivariate-gaussian"
+        follows = bool(found) and likelihoods[len(found) - 1].kind == "bivariate-gaussian"
+        found.append(paired and follows and not found[-1])
+    if 2 * sum(found) != sum(one.kind == "bivariate-gaussian" for one in likelihoods):
+        raise ValueError(
+            "A bivariate-gaussian likelihood is for two targets in a row, but one has no partner; "
+            "put both components next to each other in target=, and name both in likelihood=."
+        )
+    return tuple(found)
+
+
 def limits(likelihood: Likelihood) -> tuple[float, float]:
     """The lowest and the highest possible value, in normalised units."""
-    if likelihood.kind in ("gaussian", "student-t", "normal-mixture", "quantiles"):
+    if likelihood.is_normal or likelihood.kind in ("student-t", "normal-mixture", "quantiles"):
         return -math.inf, math.inf
     highest = {"spiked-beta": 1.0, "bernoulli": 1.0, "categorical": likelihood.size - 1.0}
     return 0.0, highest.get(likelihood.kind, math.inf)

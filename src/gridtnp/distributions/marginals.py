@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -213,13 +213,19 @@ class Scaled(Marginal):
 
 
 class Product(Distribution):
-    """Independent outputs with distributions of different kinds; the last axis is the output."""
+    """Outputs with distributions of different kinds; the last axis is the output.
+
+    They are independent, but for pairs of normal ones: `correlations[j]` is that of j - 1 and j.
+    `log_prob` of the second one is then given the first, so that their sum is the joint density.
+    """
 
     has_rsample = True
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}  # pyright: ignore
 
-    def __init__(self, outputs: Iterable[Marginal]) -> None:
-        self.outputs = tuple(outputs)
+    def __init__(
+        self, outputs: Iterable[Marginal], correlations: Mapping[int, Tensor] | None = None
+    ) -> None:
+        self.outputs, self.correlations = tuple(outputs), dict(correlations or {})
         shape = (*self.outputs[0].batch_shape, len(self.outputs))
         super().__init__(torch.Size(shape), validate_args=False)
 
@@ -240,7 +246,17 @@ class Product(Distribution):
         return torch.stack([output.stddev for output in self.outputs], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self._each("log_prob", value)
+        found = self._each("log_prob", value)
+        if not self.correlations:
+            return found
+        columns = list(found.unbind(-1))
+        for j, correlation in self.correlations.items():
+            first, second = self.outputs[j - 1 : j + 1]
+            z = (value[..., j - 1] - first.mean) / first.stddev
+            scale = second.stddev * (1 - correlation**2).sqrt()
+            given = Gaussian(second.mean + second.stddev * correlation * z, scale)
+            columns[j] = given.log_prob(value[..., j])
+        return torch.stack(columns, -1)
 
     def cdf(self, value: Tensor) -> Tensor:
         return self._each("cdf", value)
@@ -249,7 +265,15 @@ class Product(Distribution):
         return self._each("icdf", value)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return torch.stack([o.rsample(sample_shape) for o in self.outputs], -1)
+        drawn = [output.rsample(sample_shape) for output in self.outputs]
+        for j, correlation in self.correlations.items():
+            pair = self.outputs[j - 1 : j + 1]
+            first, own = (
+                (y - output.mean) / output.stddev
+                for y, output in zip(drawn[j - 1 : j + 1], pair, strict=True)
+            )
+            drawn[j] = pair[1].mean + pair[1].stddev * _correlated(first, own, correlation)
+        return torch.stack(drawn, -1)
 
     def _each(self, method: str, value: Tensor) -> Tensor:
         values = value.expand(*value.shape[:-1], len(self.outputs)) if value.dim() else value
@@ -278,12 +302,57 @@ def outputs_of(distribution: Distribution) -> tuple[Marginal, ...]:
     )
 
 
+def of_readings(distribution: Distribution, error: Tensor | None) -> Distribution:
+    """The distribution of readings with some error (standard deviation); the last axis is the
+    output.
+
+    The errors of normal outputs are added to their variance; others stay as they are.
+    """
+    if error is None:
+        return distribution
+    if isinstance(distribution, Normal):
+        scale = torch.hypot(distribution.scale, error.to(distribution.scale))
+        return Normal(distribution.loc, scale, validate_args=False)
+    outputs, correlations = list(outputs_of(distribution)), {}
+    for j, output in enumerate(outputs):
+        if output.is_gaussian:
+            outputs[j] = Gaussian(output.mean, torch.hypot(output.stddev, error[..., j]))
+    for j, correlation in correlations_of(distribution).items():
+        before = outputs_of(distribution)[j - 1 : j + 1]
+        pairs = zip(before, outputs[j - 1 : j + 1], strict=True)
+        first, second = (old.stddev / new.stddev for old, new in pairs)
+        correlations[j] = correlation * first * second
+    return Product(outputs, correlations)
+
+
+def moments(outputs: Sequence[Marginal]) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations in double precision; the last axis is the output."""
+    mean, std = (
+        torch.stack([getattr(output, k).double().cpu() for output in outputs], -1).numpy()
+        for k in ("mean", "stddev")
+    )
+    return mean, std
+
+
 def from_normal(distribution: Distribution, normal: Tensor) -> Tensor:
     """Standard normal numbers to samples by quantiles: a Gaussian copula of the outputs."""
     if isinstance(distribution, Normal):
         return distribution.mean + distribution.stddev * normal
-    pairs = zip(outputs_of(distribution), normal.unbind(-1), strict=True)
+    each = list(normal.unbind(-1))
+    for j, correlation in correlations_of(distribution).items():
+        each[j] = _correlated(each[j - 1], each[j], correlation)
+    pairs = zip(outputs_of(distribution), each, strict=True)
     return torch.stack([_from_normal(output, z) for output, z in pairs], -1)
+
+
+def correlations_of(distribution: Distribution) -> dict[int, Tensor]:
+    """Correlations of pairs of normal outputs, by the number of the second one."""
+    return distribution.correlations if isinstance(distribution, Product) else {}
+
+
+def _correlated(first: Tensor, own: Tensor, correlation: Tensor) -> Tensor:
+    """Standard normal numbers with some correlation to the first ones."""
+    return correlation * first + (1 - correlation**2).sqrt() * own
 
 
 def _from_normal(output: Marginal, normal: Tensor) -> Tensor:

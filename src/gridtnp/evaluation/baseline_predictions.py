@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import ndtri
 
 from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
@@ -22,7 +21,7 @@ from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
 from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
 from gridtnp.evaluation.interpolation import Points, RawTask, observed_targets
-from gridtnp.evaluation.scores import gaussian_exceedance
+from gridtnp.evaluation.scores import Forecasts
 from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
 from gridtnp.inference.forecasts import Advance, Forecaster, above
 from gridtnp.inference.prediction import Exceed, require_quantiles, thresholds
@@ -148,17 +147,18 @@ class BaselineForecaster(Forecaster):
                 usable = np.isfinite(raw_task.targets.static).all(1)
                 here = unit_vectors(query.lat[some], query.lon[some])
                 for v, name in enumerate(names):
-                    mean = np.where(usable, predicted.mean[:, v], np.nan)
-                    std = np.where(usable, predicted.std[:, v], np.nan)
+                    mean, std = predicted.mean[:, v], predicted.std[:, v]
+                    marginal = predicted.marginals[v] if predicted.marginals else None
+                    unknown = np.full(len(some), np.nan)
+                    of = Forecasts(unknown, mean, std, marginal, unknown)
                     support = conditioning.distance(reader.sets_of(name), here)
                     results: dict[str | float, np.ndarray] = {"mean": mean, "std": std}
-                    results |= {q: mean + ndtri(q) * std for q in self.quantiles}
-                    results |= {
-                        above(t): gaussian_exceedance(mean, std, t) for t in self.exceed[name]
-                    }
-                    results["support"] = np.where(np.isfinite(mean), support, np.nan)
+                    results |= {q: of.quantile(q) for q in self.quantiles}
+                    results |= {above(t): of.exceedance(t) for t in self.exceed[name]}
+                    results["support"] = support
+                    known_here = usable & np.isfinite(mean)
                     for statistic, values in results.items():
-                        found[column(name, statistic)][some] = values
+                        found[column(name, statistic)][some] = np.where(known_here, values, np.nan)
                 advance(len(some))
         mean = found[column(names[0], "mean")]
         self.unpredicted.asked += len(mean)
@@ -194,10 +194,10 @@ class BaselineForecaster(Forecaster):
         targets = Points(lat, lon, time, nowhere, features)
         if source is None or source.labels is not None:
             targets = Points(lat, lon, time, nowhere.astype(str).astype(object), features)
-        observed, values = observed_targets(spec, context)
+        observed, values, extra = observed_targets(spec, context)
         if source is None:  # only other sources are given
             points = Points(lat[:0], lon[:0], None, nowhere[:0], features[:0])
         else:
             points = Points.of(data, source, observed)
         truth = np.full((len(rows), len(spec.target)), np.nan)
-        return RawTask(data, task_time, points, values, targets, truth, context)
+        return RawTask(data, task_time, points, values, targets, truth, context, extra)

@@ -16,9 +16,22 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.times import duration
 from gridtnp.errors import require_known
 from gridtnp.evaluation.boosting import Boosting
-from gridtnp.evaluation.climatology import Climatology, Persistence
-from gridtnp.evaluation.interpolation import Baseline, Bilinear, InverseDistance, Nearest, RawTask
+from gridtnp.evaluation.climatology import (
+    Calendar,
+    Climatology,
+    EmpiricalClimatology,
+    Persistence,
+)
+from gridtnp.evaluation.interpolation import (
+    Baseline,
+    Bilinear,
+    DistributionBaseline,
+    InverseDistance,
+    Nearest,
+    RawTask,
+)
 from gridtnp.evaluation.kriging import TIMES, Kriging
+from gridtnp.evaluation.normal_scores import NormalScoreKriging
 from gridtnp.evaluation.regression import RegressionKriging, Regressors
 from gridtnp.evaluation.results import Prediction
 from gridtnp.evaluation.vecchia import Vecchia
@@ -29,10 +42,12 @@ from gridtnp.tasks.specification import TaskSpec
 BASELINES = (
     *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
     *("gpboost", "boosting", "persistence", "climatology"),
+    *("normal-scores", "empirical-climatology"),
 )
 """`"bilinear:source.variable"` names a gridded variable; `"kriging-drift"` uses static features."""
 NEED_TRAINING = (
     *("kriging", "kriging-drift", "regression-kriging", "gpboost", "boosting", "climatology"),
+    *("normal-scores", "empirical-climatology"),
 )
 """Baselines that are fitted; the others have the RMSE in training as their standard deviation."""
 NEED_OBSERVATIONS = (
@@ -51,9 +66,12 @@ class FittedBaseline:
     rmse: Float[np.ndarray, " dy"] | None
 
     def predict(self, raw_task: RawTask) -> Prediction:
+        if isinstance(self.baseline, DistributionBaseline):
+            return Prediction.of(self.baseline.marginals(raw_task))
         mean, std = self.baseline.predict(raw_task)
         if std is not None:
-            return Prediction(mean, std)
+            error = raw_task.truth_error  # what is predicted is a reading
+            return Prediction(mean, std if error is None else np.hypot(std, error))
         if self.rmse is None:
             return Prediction(mean, np.zeros(mean.shape), "none")
         return Prediction(mean, np.broadcast_to(self.rmse, mean.shape), "training errors")
@@ -131,14 +149,18 @@ def _fit(kind: str, training: Training, test: Dataset, named: str | None) -> Bas
             return Persistence(None if test.held_out else test)
         case "climatology":
             return Climatology(training.data)
-        case "regression-kriging":
-            return RegressionKriging.fit(
-                training.tasks(),
-                spec.target_names,
-                Regressors.of(training.data, spec),
-                drift=bool(spec.statics),
-                observed=len(_unobserved(spec)) < len(spec.target),
-            )
+        case "empirical-climatology":
+            return EmpiricalClimatology(training.data)
+        case "regression-kriging" | "normal-scores":
+            options: dict[str, bool] = {
+                "drift": bool(spec.statics),
+                "observed": len(_unobserved(spec)) < len(spec.target),
+            }
+            given = spec.target_names, Regressors.of(training.data, spec)
+            if kind == "regression-kriging":
+                return RegressionKriging.fit(training.tasks(), *given, **options)
+            values = _training_values(training.data)
+            return NormalScoreKriging.fit(training.tasks(), values, *given, **options)
         case "gpboost":
             regressors = Regressors.of(training.data, spec)
             return Vecchia.fit(training.tasks(), spec.target_names, regressors)
@@ -150,6 +172,12 @@ def _fit(kind: str, training: Training, test: Dataset, named: str | None) -> Bas
         case _:
             tasks = islice(training.tasks(), TIMES)
             return Kriging.fit(tasks, spec.target_names, drift=kind == "kriging-drift")
+
+
+def _training_values(train: Dataset) -> list[Float[np.ndarray, " n"]]:
+    """The values of every target variable in training."""
+    found = [values for _, values in Calendar.of(train).training(train)]
+    return list(np.concatenate(found).T)
 
 
 def _training_rmse(
@@ -179,15 +207,20 @@ def _require_observations(name: str, spec: TaskSpec) -> None:
         )
 
 
-def default_baselines(spec: TaskSpec, data: Dataset, *, trained: bool = True) -> tuple[str, ...]:
+def default_baselines(
+    spec: TaskSpec, data: Dataset, *, trained: bool = True, gaussian: bool = True
+) -> tuple[str, ...]:
     """The strongest baselines that apply: those that `evaluate` uses unless told otherwise.
 
-    Without training data (`trained`), those that need none.
+    Without training data (`trained`), those that need none. Unless all targets are `gaussian`, they
+    are distributions that need not be.
     """
     observed, names = not _unobserved(spec), []
     if trained:
         names.append("regression-kriging")
-        if observed:
+        if not gaussian:
+            names += ["normal-scores", "empirical-climatology"]
+        elif observed:
             names += [*("kriging-drift",) * bool(spec.statics), "kriging"]
         else:
             names.append("climatology")

@@ -1,21 +1,39 @@
-"""Baselines from the past: persistence, and climatology by station, month and hour."""
+"""Baselines from the past: persistence, and climatology by station, month and hour.
+
+Climatology is a mean and a standard deviation, or the empirical distribution of values.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float, Shaped
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import pieces
 from gridtnp.data.sources import Panel, Records, Source
-from gridtnp.evaluation.interpolation import Baseline, Forecast, Nearest, RawTask
+from gridtnp.distributions.empirical import Empirical
+from gridtnp.distributions.marginals import Marginal
+from gridtnp.evaluation.interpolation import (
+    Baseline,
+    DistributionBaseline,
+    Forecast,
+    Nearest,
+    Points,
+    RawTask,
+)
 
 MAX_STEPS_BACK = 48
 """How far persistence searches for a value in a panel."""
 MIN_COUNT = 5
 """Fewest values for a mean and a standard deviation."""
+MEMBERS = 50
+"""Quantiles of an empirical distribution."""
+MIN_MEMBERS = 20
+"""Fewest values for an empirical distribution."""
 MAX_GROUPS = 20_000_000
 """Most groups of station, month and hour."""
 STATIONARY = 0.01
@@ -121,49 +139,46 @@ class Moments:
     std: Float[np.ndarray, "k dy"]
 
 
-class Climatology(Baseline):
-    """Mean and standard deviation of the training part by month and hour: of the station where it
-    is known, else of all stations.
+@dataclass(frozen=True, eq=False)
+class Calendar:
+    """Groups of values by station, month and hour, finest first.
+
+    Groups of stations are left out if there are too many.
     """
 
-    def __init__(self, train: Dataset) -> None:
+    stations: np.ndarray
+    hourly: bool
+
+    @classmethod
+    def of(cls, train: Dataset) -> Calendar:
         source = train.sources[train.target_source]
-        self._variables = len(train.target_names)
+        hourly = source.times is not None and len(np.unique(_hour(source.times))) > 1
+        return cls(_stations(source)[0], hourly)
+
+    def training(self, train: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+        """The values of the target in training, in pieces, each with its groups."""
+        source = train.sources[train.target_source]
         columns, allowed = source.index(train.target_names), train.context_places.get(source.name)
-        self._stations, self._code = _stations(source)
-        self._hourly = source.times is not None and len(np.unique(_hour(source.times))) > 1
-        size = 12 * (24 if self._hourly else 1)
-        self._known = 0 < len(self._stations) * size <= MAX_GROUPS
-        sums: dict[str, np.ndarray] = {}
+        code = _stations(source)[1]
         for first, values in pieces(train, source):
             rows = np.arange(first, first + len(values))
             used = slice(None) if allowed is None else allowed[source.places(rows)]
             rows, values = rows[used], values[used][:, columns].astype(np.float64)
-            codes = self._code[source.places(rows)]
-            for name, group in self._groups(codes, source.times_of(rows), len(rows)).items():
-                _add(sums, name, group, values, self._sizes()[name])
-        self._moments = {name: _moments(total) for name, total in sums.items()}
+            codes = code[source.places(rows)]
+            yield self._groups(codes, source.times_of(rows), len(rows)), values
 
-    def predict(self, raw_task: RawTask) -> Forecast:
-        targets = raw_task.targets
+    def targets(self, targets: Points) -> dict[str, np.ndarray]:
+        """The groups of the targets of a task."""
         code = np.full(len(targets.station), -1)
-        if len(self._stations):
-            index = np.searchsorted(self._stations, targets.station)
-            index = np.minimum(index, len(self._stations) - 1)
-            code = np.where(self._stations[index] == targets.station, index, -1)
-        mean = np.full(raw_task.truth.shape, np.nan)
-        std = mean.copy()
-        for name, group in self._groups(code, targets.time, len(code)).items():
-            known = group >= 0
-            moments = self._moments[name]
-            for into, values in ((mean, moments.mean), (std, moments.std)):
-                coarser = np.where(known[:, None], values[np.maximum(group, 0)], np.nan)
-                into[:] = np.where(np.isnan(into), coarser, into)
-        return mean, std
+        if len(self.stations):
+            index = np.searchsorted(self.stations, targets.station)
+            index = np.minimum(index, len(self.stations) - 1)
+            code = np.where(self.stations[index] == targets.station, index, -1)
+        return self._groups(code, targets.time, len(code))
 
-    def _sizes(self) -> dict[str, int]:
-        hours = 24 if self._hourly else 1
-        number = len(self._stations)
+    def sizes(self) -> dict[str, int]:
+        """How many groups there are of every kind."""
+        hours, number = self._hours, len(self.stations)
         return {
             "station, month, hour": number * 12 * hours,
             "month, hour": 12 * hours,
@@ -172,6 +187,10 @@ class Climatology(Baseline):
             "all": 1,
         }
 
+    @property
+    def _hours(self) -> int:
+        return 24 if self.hourly else 1
+
     def _groups(
         self, code: np.ndarray, time: Shaped[np.ndarray, " n"] | None, number: int
     ) -> dict[str, np.ndarray]:
@@ -179,15 +198,14 @@ class Climatology(Baseline):
         every = {"all": np.zeros(number, int)}
         if time is None:
             return every
-        hours = 24 if self._hourly else 1
-        hour = _hour(time) if self._hourly else every["all"]
+        hour = _hour(time) if self.hourly else every["all"]
         month = time.astype("datetime64[M]").astype(int) % 12
-        shared = {"month, hour": month * hours + hour}
-        if not self._known:
+        shared = {"month, hour": month * self._hours + hour}
+        if not 0 < len(self.stations) * 12 * self._hours <= MAX_GROUPS:
             return {**shared, "hour": hour, **every}
         unknown = code < 0
-        fine = np.where(unknown, -1, (code * 12 + month) * hours + hour)
-        coarse = np.where(unknown, -1, code * hours + hour)
+        fine = np.where(unknown, -1, (code * 12 + month) * self._hours + hour)
+        coarse = np.where(unknown, -1, code * self._hours + hour)
         return {
             "station, month, hour": fine,
             **shared,
@@ -195,6 +213,78 @@ class Climatology(Baseline):
             "hour": hour,
             **every,
         }
+
+
+class Climatology(Baseline):
+    """Mean and standard deviation of the training part by month and hour: of the station where it
+    is known, else of all stations.
+    """
+
+    def __init__(self, train: Dataset) -> None:
+        self._calendar = Calendar.of(train)
+        sums: dict[str, np.ndarray] = {}
+        for groups, values in self._calendar.training(train):
+            for name, group in groups.items():
+                _add(sums, name, group, values, self._calendar.sizes()[name])
+        self._moments = {name: _moments(total) for name, total in sums.items()}
+
+    def predict(self, raw_task: RawTask) -> Forecast:
+        mean = np.full(raw_task.truth.shape, np.nan)
+        std = mean.copy()
+        for name, group in self._calendar.targets(raw_task.targets).items():
+            known = group >= 0
+            moments = self._moments[name]
+            for into, values in ((mean, moments.mean), (std, moments.std)):
+                coarser = np.where(known[:, None], values[np.maximum(group, 0)], np.nan)
+                into[:] = np.where(np.isnan(into), coarser, into)
+        return mean, std
+
+
+class EmpiricalClimatology(DistributionBaseline):
+    """The values of the training part, in the groups of `Climatology`, as a distribution.
+
+    It is that of `MEMBERS` quantiles of a group.
+    """
+
+    def __init__(self, train: Dataset) -> None:
+        self._calendar = Calendar.of(train)
+        found = list(self._calendar.training(train))
+        kinds = found[0][0] if found else {}
+        values = np.concatenate([piece for _, piece in found])
+        self._members = {
+            name: [
+                _group_quantiles(np.concatenate([groups[name] for groups, _ in found]), column)
+                for column in values.T
+            ]
+            for name in kinds
+        }
+
+    def marginals(self, raw_task: RawTask) -> tuple[Marginal, ...]:
+        groups, found = self._calendar.targets(raw_task.targets), []
+        for v in range(raw_task.truth.shape[1]):
+            members = np.full((len(raw_task.truth), MEMBERS), np.nan)
+            for name, group in groups.items():
+                names, quantiles = self._members[name][v]
+                if not len(names):
+                    continue
+                index = np.minimum(np.searchsorted(names, group), len(names) - 1)
+                missing = np.isnan(members[:, 0]) & (names[index] == group)
+                members[missing] = quantiles[index[missing]]
+            found.append(Empirical(torch.from_numpy(members)))
+        return tuple(found)
+
+
+def _group_quantiles(group: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The groups with enough values, and quantiles of each."""
+    used = np.isfinite(values) & (group >= 0)
+    order = np.lexsort((values[used], group[used]))
+    code, y = group[used][order], values[used][order]
+    names, start, count = np.unique(code, return_index=True, return_counts=True)
+    enough = count >= MIN_MEMBERS
+    names, start, count = names[enough], start[enough], count[enough]
+    level = (np.arange(MEMBERS) + 0.5) / MEMBERS
+    rank = np.minimum((level * count[:, None]).astype(int), count[:, None] - 1)
+    return names, y[start[:, None] + rank]
 
 
 def _stations(source: Source) -> tuple[np.ndarray, np.ndarray]:

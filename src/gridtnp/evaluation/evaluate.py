@@ -12,7 +12,13 @@ from rich.progress import track
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.times import show
-from gridtnp.distributions.marginals import Marginal, Scaled, concatenate, outputs_of
+from gridtnp.distributions.marginals import (
+    Marginal,
+    Scaled,
+    concatenate,
+    of_readings,
+    outputs_of,
+)
 from gridtnp.evaluation.baselines import (
     FittedBaseline,
     Training,
@@ -55,7 +61,8 @@ def evaluate(
     train = None if train is None else spec.aligned(train, grid)
     training = Training(spec, train, grid, test.held_out, selection, seed)
     if baselines is None:
-        fitted, refused = _fit_defaults(training, test)
+        gaussian = all(one.is_normal for one in model.config.likelihood)
+        fitted, refused = _fit_defaults(training, test, gaussian=gaussian)
         notes += refused
     else:
         names = [baselines] if isinstance(baselines, str) else dict.fromkeys(baselines)
@@ -109,11 +116,13 @@ def evaluate(
     return replace(found, part=part, place=_place_groups(test, found), split=split)
 
 
-def _fit_defaults(training: Training, test: Dataset) -> tuple[dict[str, FittedBaseline], list[str]]:
+def _fit_defaults(
+    training: Training, test: Dataset, *, gaussian: bool
+) -> tuple[dict[str, FittedBaseline], list[str]]:
     """The default baselines, and notes about those that cannot be fitted."""
     trained = training.train is not None
     fitted, notes = {}, []
-    for name in default_baselines(training.spec, test, trained=trained):
+    for name in default_baselines(training.spec, test, trained=trained, gaussian=gaussian):
         try:
             fitted[name] = fit_baseline(name, training, test)
         except ValueError as error:
@@ -140,7 +149,7 @@ def _predict(model: ModelContents, sampler: Sampler, raw: RawBatch) -> list[Pred
     """The model's predictions of a batch, in the units of the data; NaN outside of its grid."""
     task = sampler.assemble(raw).to(model.device)
     with model.inference():
-        distribution = model.network(task)
+        distribution = of_readings(model.network(task), task.target.error)
     mean, std = (t.double().cpu().numpy() for t in (distribution.mean, distribution.stddev))
     if task.target.mask is not None:
         outside = ~task.target.mask.cpu().numpy()

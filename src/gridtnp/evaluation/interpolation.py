@@ -20,6 +20,7 @@ from gridtnp.data.features import StaticField
 from gridtnp.data.normalisation import ALIASES
 from gridtnp.data.sources import Panel, Source
 from gridtnp.data.times import HOUR
+from gridtnp.distributions.marginals import Marginal, moments
 from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS
 from gridtnp.tasks.assembly import Observations
@@ -43,6 +44,20 @@ class Points:
     station: np.ndarray
     static: Float[np.ndarray, "n df"]
 
+    @staticmethod
+    def concatenate(a: Points, b: Points) -> Points:
+        time = None
+        if a.time is not None and b.time is not None:
+            time = np.concatenate([a.time, b.time])
+        pairs = [(getattr(a, k), getattr(b, k)) for k in ("lat", "lon", "station", "static")]
+        lat, lon, station, static = (np.concatenate(pair) for pair in pairs)
+        return Points(lat, lon, time, station, static)
+
+    def at(self, rows: np.ndarray) -> Points:
+        """Some of the points."""
+        time = None if self.time is None else self.time[rows]
+        return Points(self.lat[rows], self.lon[rows], time, self.station[rows], self.static[rows])
+
     @classmethod
     def of(cls, data: Dataset, source: Source, rows: np.ndarray) -> Points:
         places = source.places(rows)
@@ -64,7 +79,9 @@ class RawTask:
     """One task in the units of the data.
 
     `values` are the target variables at the `observed` points, NaN where missing, `truth` those at
-    the `targets`. `context` holds all context sets, whose rows are those of `data`.
+    the `targets`. `context` holds all context sets, whose rows are those of `data`. `extra` is the
+    variance of every observation beyond what all have in common, if it is known; `truth_error` is
+    the standard deviation of the reading errors of the truth.
     """
 
     data: Dataset
@@ -74,6 +91,8 @@ class RawTask:
     targets: Points
     truth: Float[np.ndarray, "m dy"]
     context: Mapping[str, Observations]
+    extra: Float[np.ndarray, "n dy"] | None = None
+    truth_error: Float[np.ndarray, "m dy"] | None = None
 
     @classmethod
     def each(cls, data: Dataset, spec: TaskSpec, raw: RawBatch) -> Iterator[RawTask]:
@@ -81,11 +100,11 @@ class RawTask:
         source = data.sources[spec.target_source]
         for i, target in enumerate(raw.target):
             context = {name: tasks[i] for name, tasks in raw.context.items()}
-            rows, values = observed_targets(spec, context)
+            rows, values, extra = observed_targets(spec, context)
             targets = Points.of(data, source, target.rows)
-            truth = target.values.astype(np.float64)
+            truth, error = target.values.astype(np.float64), target.errors
             observed = Points.of(data, source, rows)
-            yield cls(data, target.time, observed, values, targets, truth, context)
+            yield cls(data, target.time, observed, values, targets, truth, context, extra, error)
 
     def by_variable(
         self, estimate: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -110,6 +129,17 @@ class Baseline(ABC):
     def notes(self) -> tuple[str, ...]:
         """Remarks to print below the scores."""
         return ()
+
+
+class DistributionBaseline(Baseline):
+    """Predicts distributions that are not normal."""
+
+    @abstractmethod
+    def marginals(self, raw_task: RawTask) -> tuple[Marginal, ...]:
+        """The distribution of every variable at the targets; NaN where unknown."""
+
+    def predict(self, raw_task: RawTask) -> Forecast:
+        return moments(self.marginals(raw_task))
 
 
 class Nearest(Baseline):
@@ -196,19 +226,26 @@ class Bilinear(Baseline):
 
 def observed_targets(
     spec: TaskSpec, context: Mapping[str, Observations]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the target source in the context, and the target variables there."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Rows of the target source in the context, the target variables there, and the variances of
+    their reading errors, if any are known.
+    """
     held = {name: spec.contexts[name] for name in context}
     held = {name: of for name, of in held.items() if of.source == spec.target_source}
     rows = np.unique(np.concatenate([np.zeros(0, int), *(context[name].rows for name in held)]))
     values = np.full((len(rows), len(spec.target_names)), np.nan)
+    extra, any_error = np.zeros_like(values), False
     for name, of in held.items():
-        index = np.searchsorted(rows, context[name].rows)
+        index, errors = np.searchsorted(rows, context[name].rows), context[name].errors
         for v, variable in enumerate(spec.target_names):
-            if variable in of.variables:
-                values[index, v] = context[name].values[:, of.variables.index(variable)]
+            if variable not in of.variables:
+                continue
+            column = of.variables.index(variable)
+            values[index, v] = context[name].values[:, column]
+            if errors is not None:
+                extra[index, v], any_error = errors[:, column].astype(np.float64) ** 2, True
     some = np.isfinite(values).any(1)
-    return rows[some], values[some]
+    return rows[some], values[some], extra[some] if any_error else None
 
 
 def gridded_variables(data: Dataset, spec: TaskSpec) -> dict[str, GriddedVariable]:

@@ -77,15 +77,15 @@ class Kriging(Baseline):
     def fit(cls, raw_tasks: Iterable[RawTask], names: Sequence[str], *, drift: bool) -> Kriging:
         """Fit the parameters to the observations and targets of training tasks."""
         rng = np.random.default_rng(0)
-        found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in names]
+        found: list[list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = [[] for _ in names]
         for raw_task in raw_tasks:
             both = (raw_task.observed, raw_task.targets)
             x = np.concatenate([_inputs(p, raw_task.time, drift) for p in both])
-            values = np.concatenate([raw_task.values, raw_task.truth])
+            values, extra = _all_values(raw_task)
             for v, data in enumerate(found):
                 some = _subset(x, np.flatnonzero(np.isfinite(values[:, v])), rng)
                 if len(some) > 1 and len(data) < TIMES:
-                    data.append((x[some], values[some, v]))
+                    data.append((x[some], values[some, v], extra[some, v]))
         fitted = [_fit(name, data) for name, data in zip(names, found, strict=True)]
         return cls(fitted, drift=drift)
 
@@ -98,22 +98,34 @@ class Kriging(Baseline):
             f"its {NEIGHBOURS} nearest",
         )
 
+    def inputs(self, raw_task: RawTask, points: Points) -> Float[np.ndarray, "n d"]:
+        """Where points of a task are, for a process."""
+        return _inputs(points, raw_task.time, self.drift)
+
     def predict(self, raw_task: RawTask) -> Forecast:
         mean, std = (np.full(raw_task.truth.shape, np.nan) for _ in range(2))
-        x = _inputs(raw_task.observed, raw_task.time, self.drift)
-        at = _inputs(raw_task.targets, raw_task.time, self.drift)
+        x = self.inputs(raw_task, raw_task.observed)
+        at = self.inputs(raw_task, raw_task.targets)
         usable = np.isfinite(at).all(1)
         reduced = False
         for v, process in enumerate(self.processes):
             known = np.isfinite(raw_task.values[:, v])
             given = process, x[known], raw_task.values[known, v], at[usable]
+            extra = None if raw_task.extra is None else raw_task.extra[known, v]
             if known.sum() > self.max_observations:
-                found, reduced = nearest_posterior(*given, self.max_observations), True
+                found = nearest_posterior(*given, self.max_observations, extra=extra)
+                reduced = True
             else:
-                found = posterior(*given)
+                found = posterior(*given, extra)
             mean[usable, v], std[usable, v] = found
         self._reduced += reduced
         return mean, std
+
+
+def covariance_at(process: KrigingParameters, x: Float[np.ndarray, "n d"]) -> Tensor:
+    """The covariance at some points without noise, in units of the process."""
+    places = _scaled(process, x)
+    return _covariance(process.log_values, _Pairs.of(places, places, process.timed))
 
 
 def posterior(
@@ -121,13 +133,16 @@ def posterior(
     x: Float[np.ndarray, "n d"],
     values: Float[np.ndarray, " n"],
     at: Float[np.ndarray, "m d"],
+    extra: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
-    """Mean and standard deviation of new observations at `at`, given observations at `x`."""
+    """Mean and standard deviation of new observations at `at`, given observations at `x`.
+
+    `extra` is the variance of every observation beyond the noise that all have.
+    """
     observed, new = _scaled(process, x), _scaled(process, at)
     y = torch.as_tensor((values - process.mean) / process.std)[:, None]
     noise = process["noise"] ** 2
-    covariance = _covariance(process.log_values, _Pairs.of(observed, observed, process.timed))
-    root = _root(covariance, noise)
+    root = _root(covariance_at(process, x), noise + _in_units(process, extra))
     across = _covariance(process.log_values, _Pairs.of(observed, new, process.timed))
     explained = torch.linalg.solve_triangular(root, across, upper=False)
     mean = explained.mT @ torch.linalg.solve_triangular(root, y, upper=False)
@@ -144,6 +159,7 @@ def nearest_posterior(
     at: Float[np.ndarray, "m d"],
     most: int = MAX_OBSERVATIONS,
     neighbours: int = NEIGHBOURS,
+    extra: Float[np.ndarray, " n"] | None = None,
 ) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
     """`posterior` for many observations: of the deviations from the trend, each target sees only
     its nearest observations, in units of the length-scales.
@@ -154,12 +170,13 @@ def nearest_posterior(
     observed, new = _scaled(process, x), _scaled(process, at)
     y = torch.as_tensor((values - process.mean) / process.std)[:, None]
     noise = process["noise"] ** 2
+    own_noise = noise + _in_units(process, np.zeros(len(x)) if extra is None else extra)
 
     def local(a: Tensor, b: Tensor) -> Tensor:
         return _covariance(process.log_values, _Pairs.of(a, b, process.timed), trend=False)
 
     some = torch.as_tensor(np.random.default_rng(0).permutation(len(x))[:most])
-    root = _root(local(observed[some], observed[some]), noise)
+    root = _root(local(observed[some], observed[some]), own_noise[some])
     basis = torch.linalg.solve_triangular(root, _basis(process, observed[some]), upper=False)
     white = torch.linalg.solve_triangular(root, y[some], upper=False)
     precision = torch.eye(basis.shape[1], dtype=basis.dtype) + basis.mT @ basis
@@ -172,7 +189,7 @@ def nearest_posterior(
     for targets in new.split(CHUNK):
         index = tree.query(_in_lengths(process, targets), min(neighbours, len(x)))[1]
         near = torch.as_tensor(index.reshape(len(targets), -1))
-        root = _root(local(observed[near], observed[near]), noise)
+        root = _root(local(observed[near], observed[near]), own_noise[near])
         across = local(observed[near], targets[:, None])
         right = [across, deviation[near], _basis(process, observed[near])]
         solved = torch.linalg.solve_triangular(root, torch.cat(right, -1), upper=False)
@@ -187,7 +204,13 @@ def nearest_posterior(
     return mean * process.std + process.mean, std * process.std
 
 
-def _root(covariance: Tensor, noise: float) -> Tensor:
+def _in_units(process: KrigingParameters, variance: np.ndarray | None) -> Tensor:
+    """A variance in units of the process; none is zero."""
+    units = 0.0 if variance is None else variance / process.std**2
+    return torch.as_tensor(units, dtype=torch.float64)
+
+
+def _root(covariance: Tensor, noise: Tensor) -> Tensor:
     """Cholesky factor of the covariance of observations."""
     covariance.diagonal(dim1=-2, dim2=-1).add_(noise + JITTER)
     return torch.linalg.cholesky(covariance)
@@ -277,29 +300,39 @@ def _scaled(process: KrigingParameters, x: np.ndarray) -> Tensor:
     return torch.as_tensor(np.concatenate([x[:, :4], features], -1))
 
 
-def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray]]) -> KrigingParameters:
+def _all_values(raw_task: RawTask) -> tuple[np.ndarray, np.ndarray]:
+    """Observations and targets, and the variances of their reading errors."""
+    own = np.zeros_like(raw_task.values) if raw_task.extra is None else raw_task.extra
+    error = raw_task.truth_error
+    rest = np.zeros_like(raw_task.truth) if error is None else error.astype(np.float64) ** 2
+    return np.concatenate([raw_task.values, raw_task.truth]), np.concatenate([own, rest])
+
+
+def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> KrigingParameters:
     if not data:
         raise ValueError(
             f"No training time has two observations of {name!r}, which kriging needs; leave it out."
         )
-    values, x = np.concatenate([y for _, y in data]), np.concatenate([x for x, _ in data])
+    values, x = (np.concatenate([one[k] for one in data]) for k in (1, 0))
     if values.std() <= 1e-9 * abs(values.mean()):
         raise ValueError(
             f"{name!r} is {values[0]:g} throughout the training part, but kriging needs a variable "
             "that varies; leave it out."
         )
-    timed = any(np.ptp(x[:, 3]) > 0 for x, _ in data)
+    timed = any(np.ptp(x[:, 3]) > 0 for x, _, _ in data)
     start, bounds = _start(x, timed)
     centre, scale = x[:, 4:].mean(0), x[:, 4:].std(0)
     scale = np.where(scale > 0, scale, 1.0)
     mean, std = float(values.mean()), float(values.std())
     process = KrigingParameters(mean, std, centre, scale, torch.as_tensor(np.log(start)), timed)
 
-    longest = max(len(y) for _, y in data)
+    longest = max(len(y) for _, y, _ in data)
     points = torch.zeros(len(data), longest, x.shape[1], dtype=torch.float64)
     target = torch.zeros(len(data), longest, 1, dtype=torch.float64)
     used = torch.zeros(len(data), longest, dtype=torch.bool)
-    for i, (places, y) in enumerate(data):
+    errors = torch.zeros(len(data), longest, dtype=torch.float64)
+    for i, (places, y, extra) in enumerate(data):
+        errors[i, : len(y)] = _in_units(process, extra)
         points[i, : len(y)] = _scaled(process, places)
         target[i, : len(y), 0] = torch.as_tensor((y - mean) / std)
         used[i, : len(y)] = True
@@ -309,7 +342,7 @@ def _fit(name: str, data: list[tuple[np.ndarray, np.ndarray]]) -> KrigingParamet
         """Negative log marginal likelihood per observation, and its gradient."""
         p = torch.tensor(log_values, requires_grad=True)
         covariance = torch.where(both, _covariance(p, pairs), 0.0)
-        diagonal = torch.where(used, (2 * p[2]).exp() + JITTER, 1.0)
+        diagonal = torch.where(used, (2 * p[2]).exp() + errors + JITTER, 1.0)
         root = torch.linalg.cholesky(covariance + torch.diag_embed(diagonal))
         fit = torch.linalg.solve_triangular(root, target, upper=False).square().sum() / 2
         log_determinant = root.diagonal(dim1=-2, dim2=-1).log().sum()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Shaped
 from rich.console import RenderableType
 
 from gridtnp.data.reading import require_installed
-from gridtnp.distributions.marginals import Marginal
+from gridtnp.distributions.marginals import Marginal, moments
 from gridtnp.errors import require_known
 from gridtnp.evaluation import exceedance, scores
 from gridtnp.evaluation.bootstrap import bootstrap_means, place_blocks
@@ -44,6 +44,11 @@ class Prediction:
     std: Float[np.ndarray, "n dy"]
     spread: Spread = "predicted"
     marginals: tuple[Marginal | None, ...] = ()
+
+    @classmethod
+    def of(cls, marginals: Sequence[Marginal]) -> Prediction:
+        """A prediction of distributions."""
+        return cls(*moments(marginals), marginals=tuple(marginals))
 
     def at(self, used: Bool[np.ndarray, " n"]) -> Prediction:
         """The prediction at some of the points."""

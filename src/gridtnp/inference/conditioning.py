@@ -365,7 +365,7 @@ class Conditioner:
                 inside = points.mask[0]
                 dropped += int((~inside).sum())
                 points, rows = points.select(inside), rows[inside.numpy()]
-                points = PointSet(points.x, points.y, None, points.features)
+                points = replace(points, mask=None)
             location = source.places(rows)
             context[name] = points.to(self.model.device)
             places[name] = unit_vectors(source.lat[location], source.lon[location])
@@ -446,6 +446,7 @@ def dataset_of(
         features=spec.computed,
         na_values=na_values,
         crs={name: system for name, system in (crs or {}).items() if name in opened},
+        error={k: v for k, v in spec.errors.items() if k.partition(".")[0] in opened},
     )
 
 

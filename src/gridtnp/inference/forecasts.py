@@ -83,7 +83,7 @@ class Forecaster(ABC):
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
-        return [column(name, one) for name, own in self.statistics.items() for one in own]
+        return list(self.about())
 
     def about(self) -> dict[str, dict[str, Any]]:
         """CF attributes of every column."""

@@ -237,7 +237,7 @@ def feedback_sets(spec: TaskSpec) -> dict[str, tuple[str, ...]]:
 
 def repeat(points: PointSet, number: int) -> PointSet:
     """A batch of `number` times the same set."""
-    values = (points.x, points.y, points.mask, points.features)
+    values = (points.x, points.y, points.mask, points.features, points.error)
     repeated = [None if v is None else v.expand(number, *v.shape[1:]) for v in values]
     return PointSet(*repeated)  # pyright: ignore[reportArgumentType]
 
@@ -249,7 +249,11 @@ def concatenate(a: PointSet, b: PointSet) -> PointSet:
     features = None
     if a.features is not None and b.features is not None:
         features = torch.cat([a.features, b.features], 1)
-    return PointSet(torch.cat([a.x, b.x], 1), torch.cat([a.y, b.y], 1), None, features)
+    error = None
+    if a.error is not None:  # what is drawn has none
+        own = torch.zeros_like(b.y) if b.error is None else b.error
+        error = torch.cat([a.error, own], 1)
+    return PointSet(torch.cat([a.x, b.x], 1), torch.cat([a.y, b.y], 1), None, features, error)
 
 
 def _require_feedback(spec: TaskSpec) -> None:

@@ -28,6 +28,7 @@ from gridtnp.inference.regions import Regions
 from gridtnp.inference.running import Output, answer_query
 from gridtnp.inference.stores import hash_text
 from gridtnp.inference.tiles import Cells, network_on, require_tiles, tile
+from gridtnp.inference.wind import Wind
 from gridtnp.network.model import PIECE, NeuralProcess
 from gridtnp.tasks.specification import TaskSpec
 
@@ -39,13 +40,14 @@ Exceed = Sequence[float] | Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, eq=False)
 class ModelForecaster(Forecaster):
-    """Predictions of a model, decoded `step` points at once.
+    """Predictions of a model, decoded `step` points at once, and the `wind` derived from them.
 
     If queries are `tiled`, each is answered by the network on the cells that it depends on.
     """
 
     conditioner: Conditioner
     step: int
+    wind: Wind | None = None
     tiled: bool = False
     _tiles: dict[Cells, NeuralProcess] = field(default_factory=dict)
 
@@ -56,6 +58,9 @@ class ModelForecaster(Forecaster):
     @property
     def reader(self) -> ContextReader:
         return self.conditioner.reader
+
+    def about(self) -> dict[str, dict[str, Any]]:
+        return super().about() | ({} if self.wind is None else self.wind.columns())
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"model": _digest(self.conditioner.model)}
@@ -116,6 +121,9 @@ class ModelForecaster(Forecaster):
                 for q in self.quantiles:
                     level = predicted.icdf(predicted.mean.new_full((), q))
                     results[q] = normaliser.restore(spec.target, _to_numpy(level))
+                derived = {} if self.wind is None else self.wind.at(predicted)
+                for name, values in derived.items():
+                    columns[name][some[usable]] = values[usable]
                 places = unit_vectors(query.lat[some], query.lon[some])[usable]
                 for i, name in enumerate(spec.target_names):
                     for statistic, values in results.items():
@@ -136,6 +144,7 @@ def predict(
     *,
     quantiles: Sequence[float] = (0.05, 0.95),
     exceed: Exceed = (),
+    derive: Sequence[str] = (),
     times: Iterable[Any] | None = None,
     static: Static = None,
     chunk: int = CHUNK,
@@ -145,10 +154,15 @@ def predict(
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: a chunk needs at least one point.")
     require_quantiles(model.spec, quantiles)
+    fast = ()
+    if isinstance(exceed, Mapping) and "speed" not in model.spec.target_names:
+        fast = exceed.get("speed", ())
+        exceed = {name: levels for name, levels in exceed.items() if name != "speed"}
+    wind = Wind.of(model, derive, quantiles, fast)
     wanted = thresholds(model.spec, exceed, _limits(model))
     conditioner = Conditioner.of(model, context, static)
     step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
-    forecaster = ModelForecaster(tuple(quantiles), wanted, conditioner, step)
+    forecaster = ModelForecaster(tuple(quantiles), wanted, conditioner, step, wind)
     return answer_query(forecaster, at, times, output or Output())
 
 

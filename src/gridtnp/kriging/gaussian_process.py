@@ -42,15 +42,19 @@ CONSTANT = 1e6
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Cartesian places, times in hours, and regressors: those of the drift first; in float64."""
+    """Cartesian places, times in hours, and regressors: those of the drift first; in float64.
+
+    `error` is the variance of readings there beyond the noise of all, where they are observed.
+    """
 
     place: Float[Tensor, "*batch n d"]
     time: Float[Tensor, "*batch n"] | None
     regressors: Float[Tensor, "*batch n r"]
+    error: Float[Tensor, "*batch n"] | None = None
 
     def __getitem__(self, index: tuple[int | slice | Tensor | None, ...]) -> Inputs:
-        time = None if self.time is None else self.time[index]
-        return Inputs(self.place[index], time, self.regressors[index])
+        time, error = (None if v is None else v[index] for v in (self.time, self.error))
+        return Inputs(self.place[index], time, self.regressors[index], error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +158,9 @@ class GaussianProcess(nn.Module):
         return self._amplitude(self.deformed(a)).square() + _exp(self.level).square() + drift
 
     def noise_variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
-        """Of observations at these points."""
-        return (_exp(self.noise) * self.deformed(a).noise).square()
+        """Of observations at these points, reading errors included where they are known."""
+        noise = (_exp(self.noise) * self.deformed(a).noise).square()
+        return noise if a.error is None else noise + a.error
 
     def coordinates(self, a: Inputs) -> Float[Tensor, "*batch n d"]:
         """What the covariance depends on: places and the regressors that count as distances."""

@@ -65,7 +65,7 @@ from gridtnp.network.grid_processors import (
 from gridtnp.network.gridless import ANP, CNP, PTTNP, TNP
 from gridtnp.network.kriging import COLUMNS, KrigedNetwork
 from gridtnp.network.layers import mlp
-from gridtnp.network.likelihoods import FAMILIES, GaussianLikelihood, ProductLikelihood
+from gridtnp.network.likelihoods import GaussianLikelihood, ProductLikelihood, families
 from gridtnp.network.model import GriddedNetwork, NeuralProcess, Signature
 from gridtnp.network.tokens import EmbeddedTokenEncoder, TokenEncoder, ValueTokenEncoder
 
@@ -100,12 +100,16 @@ def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
         drifts=len(prior.drift),
         length=prior.length_scale,
         hours=prior.hours,
-        gaussian=[one.kind == "gaussian" for one in config.likelihood] or None,
+        powers=prior.powers,
+        gaussian=[one.is_normal for one in config.likelihood] or None,
     )
 
 
 def _signature(config: ModelConfig) -> Signature:
-    return Signature(config.coordinates, config.features, dict(config.sources), config.dim_y)
+    sources = dict(config.sources)
+    return Signature(
+        config.coordinates, config.features, sources, config.dim_y, tuple(config.errors)
+    )
 
 
 def _network(config: ModelConfig) -> GriddedNetwork | CNP | ANP | TNP | PTTNP:
@@ -118,8 +122,9 @@ def _network(config: ModelConfig) -> GriddedNetwork | CNP | ANP | TNP | PTTNP:
         options = {"dim": dim, "hidden_layers": hidden_layers}
         if config.is_gaussian:
             return GaussianLikelihood(dim_in, config.dim_y, min_noise=config.min_noise, **options)
-        families = [FAMILIES[one.kind](one.size) for one in config.likelihood]
-        return ProductLikelihood(dim_in, families, min_noise=config.min_noise, **options)
+        return ProductLikelihood(
+            dim_in, families(config.likelihood), min_noise=config.min_noise, **options
+        )
 
     if isinstance(a, CNPConfig):
         head = likelihood(2 * dim, a.decoder_layers)
@@ -172,9 +177,12 @@ def _embedding(config: ModelConfig) -> InputEmbedding:
 
 def _tokens(config: ModelConfig) -> TokenEncoder:
     if isinstance(config.tokens, Values):
-        return ValueTokenEncoder(config.sources)
+        return ValueTokenEncoder(_signature(config).values)
     return EmbeddedTokenEncoder(
-        _embedding(config), config.sources, dim=config.dim, shared_with=config.tokens.shared_with
+        _embedding(config),
+        _signature(config).values,
+        dim=config.dim,
+        shared_with=config.tokens.shared_with,
     )
 
 

@@ -40,7 +40,7 @@ class CNP(NeuralProcess):
         self.sources = nn.ModuleDict(
             {
                 module_name(name): mlp(dim + dy, dim, dim=dim, hidden_layers=hidden_layers)
-                for name, dy in signature.sources.items()
+                for name, dy in signature.values.items()
             }
         )
         self.likelihood = likelihood
@@ -48,9 +48,8 @@ class CNP(NeuralProcess):
     def encode(self, context: Mapping[str, PointSet]) -> Float[Tensor, "batch 1 dz"]:
         means = []
         for name, points in context.items():
-            assert points.y is not None
             x = self.embedding(locations(points))
-            z = self.sources[module_name(name)](torch.cat([x, points.y.to(x.dtype)], -1))
+            z = self.sources[module_name(name)](torch.cat([x, points.values.to(x.dtype)], -1))
             weight = x.new_ones(x.shape[:2]) if points.mask is None else points.mask.to(x.dtype)
             total = torch.einsum("bn,bnd->bd", weight, z)
             means.append(total / weight.sum(1, keepdim=True).clamp_min(1))

@@ -14,12 +14,13 @@ from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.polynomial.hermite_e import hermegauss
 from scipy.spatial import KDTree
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from gridtnp.config import GriddedField
-from gridtnp.distributions.marginals import Product, outputs_of
+from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
 from gridtnp.kriging.fitting import deform, fit
 from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior, crps
 from gridtnp.network.fields import Raster, rasters, sample
@@ -40,6 +41,10 @@ ENTRIES = 2**23
 """Entries of a covariance matrix that are held at once."""
 PIECE = 4096
 """Targets that are predicted from their nearest observations at once."""
+NODES = 16
+"""Nodes of the quadrature over powers of values."""
+LEAST_SPREAD = 0.1
+"""Lowest standard deviation of values whose powers are kriged, in normalised units."""
 SPHERE = {"lat", "lon"}
 """Coordinates that become unit vectors."""
 COLUMNS = ("kriging_mean", "kriging_log_std", "kriging_residual")
@@ -90,7 +95,8 @@ class KrigedNetwork(NeuralProcess):
     `outputs` holds the context set and the column where each output is observed, if any; `features`
     are the columns of features that the mean is linear in, of which the first `drifts` are a drift.
     `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
-    both are chosen on validation tasks, for outputs that are `gaussian`.
+    both are chosen on validation tasks, for outputs that are `gaussian`. `powers` are those of the
+    values that are kriged, such as 1/2 for rain, whose roots are nearly normal.
     """
 
     def __init__(
@@ -105,9 +111,11 @@ class KrigedNetwork(NeuralProcess):
         length: float,
         hours: float,
         gaussian: Sequence[bool] | None = None,
+        powers: Sequence[float] = (),
     ) -> None:
         super().__init__(signature, network.grid)
         self.gaussian = (True,) * len(outputs) if gaussian is None else tuple(gaussian)
+        self.powers = tuple(powers) or (1.0,) * len(outputs)
         self.network = network
         self.outputs, self.features, self.fields = tuple(outputs), list(features), tuple(fields)
         self.drifts = drifts
@@ -133,8 +141,8 @@ class KrigedNetwork(NeuralProcess):
         fields = rasters(self.fields, context)
         sampled = {k: sample(fields, v.x, skip=k) for k, v in context.items()}
         seen = [
-            None if of is None else self._observed(context[of[0]], of[1], sampled[of[0]])
-            for of in self.outputs
+            None if of is None else self._observed(j, context[of[0]], of[1], sampled[of[0]])
+            for j, of in enumerate(self.outputs)
         ]
         given = [self._condition(j, found) for j, found in enumerate(seen)]
         extended = {
@@ -150,20 +158,39 @@ class KrigedNetwork(NeuralProcess):
         mean, std = (torch.stack([pair[i] for pair in found], -1) for i in range(2))
         columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
+        mean, std = self._back(mean, std)
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
         spread = std * rest.stddev.pow(self.trust) * self.log_spread.exp()
         corrected = Normal(mean + std * rest.mean * self.trust, spread, validate_args=False)
-        return corrected if all(self.gaussian) else self._partly(corrected, rest, mean, std)
+        if all(self.gaussian) and not correlations_of(rest):
+            return corrected
+        return self._partly(corrected, rest, mean, std)
 
     def _partly(
         self, corrected: Distribution, rest: Distribution, mean: Tensor, std: Tensor
     ) -> Product:
         """Outputs that are not normal correct the posterior in their own way."""
         pairs = zip(outputs_of(corrected), outputs_of(rest), self.gaussian, strict=True)
-        return Product(
+        outputs = [
             own if normal else other.corrects(mean[..., j], std[..., j])
             for j, (own, other, normal) in enumerate(pairs)
-        )
+        ]
+        return Product(outputs, correlations_of(rest))
+
+    def _back(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the values from those of their powers."""
+        if all(power == 1 for power in self.powers):
+            return mean, std
+        nodes, weights = (mean.new_tensor(a) for a in hermegauss(NODES))
+        means, stds = list(mean.unbind(-1)), list(std.unbind(-1))
+        for j, power in enumerate(self.powers):
+            if power != 1:
+                drawn = (means[j][..., None] + stds[j][..., None] * nodes).clamp_min(0)
+                values, weight = drawn.pow(1 / power), weights / weights.sum()
+                means[j] = (values * weight).sum(-1)
+                spread = ((values - means[j][..., None]).square() * weight).sum(-1)
+                stds[j] = spread.clamp_min(LEAST_SPREAD**2).sqrt()
+        return torch.stack(means, -1), torch.stack(stds, -1)
 
     @torch.no_grad()
     def fit_prior(self, tasks: Iterable[Task], validation: Sequence[Task] = ()) -> list[float]:
@@ -198,10 +225,10 @@ class KrigedNetwork(NeuralProcess):
         for task in validation:
             context = self.signature.complete(task.context, task.target)
             fields = rasters(self.fields, context)
-            target = self._observed(task.target, j, sample(fields, task.target.x))
+            target = self._observed(j, task.target, j, sample(fields, task.target.x))
             if of is not None:
                 points = context[of[0]]
-                seen = self._observed(points, of[1], sample(fields, points.x, skip=of[0]))
+                seen = self._observed(j, points, of[1], sample(fields, points.x, skip=of[0]))
                 found.append((seen, target))
         if sum(int(target.mask.sum()) for _, target in found) < SCORED:
             return None
@@ -219,15 +246,16 @@ class KrigedNetwork(NeuralProcess):
         """Observations of an output in a task: the targets, followed by the context."""
         context = self.signature.complete(task.context, task.target)
         fields, of = rasters(self.fields, context), self.outputs[j]
-        found = [self._observed(task.target, j, sample(fields, task.target.x))]
+        found = [self._observed(j, task.target, j, sample(fields, task.target.x))]
         if of is not None:
             points = context[of[0]]
-            found.append(self._observed(points, of[1], sample(fields, points.x, skip=of[0])))
+            found.append(self._observed(j, points, of[1], sample(fields, points.x, skip=of[0])))
         times = [one.inputs.time for one in found if one.inputs.time is not None]
         inputs = Inputs(
             torch.cat([one.inputs.place for one in found], 1),
             torch.cat(times, 1) if times else None,
             torch.cat([one.inputs.regressors for one in found], 1),
+            _joined([one.inputs.error for one in found], [one.y for one in found]),
         )
         y, mask = (torch.cat(c, 1) for c in ([o.y for o in found], [o.mask for o in found]))
         return Observations(inputs, y, mask)
@@ -237,11 +265,17 @@ class KrigedNetwork(NeuralProcess):
     def _process(self, j: int) -> GaussianProcess:
         return cast(GaussianProcess, self.processes[j])
 
-    def _observed(self, points: PointSet, column: int, sampled: Tensor) -> Observations:
+    def _observed(self, j: int, points: PointSet, column: int, sampled: Tensor) -> Observations:
+        """Observations of output `j` in a column of some points."""
         assert points.y is not None
         y = points.y[..., column].double()
+        if self.powers[j] != 1:
+            y = y.clamp_min(0).pow(self.powers[j])
         mask = torch.ones_like(y, dtype=torch.bool) if points.mask is None else points.mask
-        return Observations(self._inputs(points, sampled), y, mask)
+        inputs = self._inputs(points, sampled)
+        if points.error is not None and self.powers[j] == 1:
+            inputs = replace(inputs, error=points.error[..., column].double().square())
+        return Observations(inputs, y, mask)
 
     def _condition(self, j: int, seen: Observations | None) -> Posterior | Observations | None:
         if seen is None or (not torch.compiler.is_compiling() and seen.y.shape[1] > EXACT):
@@ -334,13 +368,23 @@ def _padded(pieces: Sequence[tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor, Te
         return nn.utils.rnn.pad_sequence(list(values), batch_first=True)
 
     times = [inputs.time for inputs, _ in pieces if inputs.time is not None]
+    errors = [inputs.error for inputs, _ in pieces if inputs.error is not None]
     inputs = Inputs(
         pad([inputs.place for inputs, _ in pieces]),
         pad(times) if times else None,
         pad([inputs.regressors for inputs, _ in pieces]),
+        pad(errors) if errors else None,
     )
     mask = pad([torch.ones_like(y, dtype=torch.bool) for _, y in pieces])
     return inputs, pad([y for _, y in pieces]), mask
+
+
+def _joined(errors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor | None:
+    """Variances of readings of several sets, zero where they are unknown; None without any."""
+    if all(error is None for error in errors):
+        return None
+    pairs = zip(errors, like, strict=True)
+    return torch.cat([torch.zeros_like(y) if e is None else e for e, y in pairs], 1)
 
 
 def _extended(points: PointSet, *columns: Tensor) -> PointSet:

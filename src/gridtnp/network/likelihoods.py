@@ -22,6 +22,8 @@ from torch.special import ndtri
 
 from gridtnp.distributions.continuous import LogNormal, NormalMixture, QuantileSpline, StudentT
 from gridtnp.distributions.discrete import Bernoulli, Categorical, NegativeBinomial, Poisson
+from gridtnp.distributions.kinds import Likelihood as Kind
+from gridtnp.distributions.kinds import second_of_pairs
 from gridtnp.distributions.marginals import Gaussian, Marginal, Product
 from gridtnp.distributions.mixed import BernoulliGamma, CensoredGamma, SpikedBeta
 from gridtnp.network.layers import mlp
@@ -30,6 +32,8 @@ VARIANCE_FLOOR = 1e-8
 """Added to every variance to keep density and gradient finite where softplus underflows."""
 LOGIT = 15.0
 """Largest logit of a probability."""
+MOST_CORRELATED = 0.999
+"""Largest correlation of two outputs."""
 
 
 class Likelihood(nn.Module, ABC):
@@ -74,15 +78,20 @@ class GaussianLikelihood(Likelihood):
 class Family:
     """A kind of distribution: how many raw numbers it takes, and what it makes of them.
 
-    `make` gets the raw numbers of one output along the last axis, and the lower bound of noise.
+    `make` gets the raw numbers of one output along the last axis, and the lower bound of noise;
+    `correlation` the same numbers, if the output is correlated with the one before.
     """
 
     size: int
     make: Callable[[Tensor, float], Marginal]
+    correlation: Callable[[Tensor], Tensor] | None = None
 
 
 class ProductLikelihood(Likelihood):
-    """Independent outputs, each of a family of its own, at least in float32."""
+    """Outputs that each have a family of their own, at least in float32.
+
+    They are independent, but for the pairs of a bivariate normal distribution.
+    """
 
     def __init__(
         self,
@@ -109,14 +118,20 @@ class ProductLikelihood(Likelihood):
         last.weight.zero_()
         last.bias.zero_()
         for family in self.families:
-            if family is GAUSSIAN:
+            if family in (GAUSSIAN, CORRELATED):
                 last.bias[start + 1] = _raw_of_one(self.min_noise)
             start += family.size
 
     def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Product:
         pieces = raw.to(torch.promote_types(raw.dtype, torch.float32)).split(self._sizes, -1)
-        pairs = zip(self.families, pieces, strict=True)
-        return Product([family.make(piece, self.min_noise) for family, piece in pairs])
+        pairs = list(zip(self.families, pieces, strict=True))
+        correlations = {
+            j: family.correlation(piece)
+            for j, (family, piece) in enumerate(pairs)
+            if family.correlation is not None
+        }
+        made = [family.make(piece, self.min_noise) for family, piece in pairs]
+        return Product(made, correlations)
 
 
 # ---- families ------------------------------------------------------------------------------------
@@ -125,6 +140,11 @@ class ProductLikelihood(Likelihood):
 def gaussian(raw: Tensor, noise: float) -> Gaussian:
     """As in `GaussianLikelihood`."""
     return Gaussian(raw[..., 0], _scale(raw[..., 1], noise))
+
+
+def correlation(raw: Tensor) -> Tensor:
+    """Of a normal output with the one before; 0 at first, and never quite 1 in size."""
+    return MOST_CORRELATED * raw[..., 2].tanh()
 
 
 def student_t(raw: Tensor, noise: float) -> StudentT:
@@ -205,8 +225,10 @@ def negative_binomial(raw: Tensor, noise: float) -> NegativeBinomial:  # noqa: A
 
 
 GAUSSIAN = Family(2, gaussian)
+CORRELATED = Family(3, gaussian, correlation)
 FAMILIES: dict[str, Callable[[int], Family]] = {
     "gaussian": lambda _: GAUSSIAN,
+    "bivariate-gaussian": lambda _: GAUSSIAN,
     "student-t": lambda _: Family(3, student_t),
     "lognormal": lambda _: Family(2, lognormal),
     "bernoulli-gamma": lambda _: Family(3, bernoulli_gamma),
@@ -220,6 +242,12 @@ FAMILIES: dict[str, Callable[[int], Family]] = {
     "negative-binomial": lambda _: Family(2, negative_binomial),
 }
 """Families by name, for a number of components, classes or quantiles."""
+
+
+def families(likelihoods: Sequence[Kind]) -> list[Family]:
+    """The families of all outputs; the second one of a pair has a correlation with the first."""
+    pairs = zip(likelihoods, second_of_pairs(likelihoods), strict=True)
+    return [CORRELATED if second else FAMILIES[one.kind](one.size) for one, second in pairs]
 
 
 def limited(raw: Tensor, low: float, high: float, *, start: float) -> Tensor:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from gridtnp.distributions.marginals import of_readings
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 from gridtnp.network.fusion import Fusion
@@ -30,12 +31,19 @@ class Signature:
     """Inputs and outputs of a model.
 
     `sources` maps each context source to its number of values, `dim_y` is the number of outputs.
+    `errors` are the sources with known reading errors.
     """
 
     coordinates: tuple[str, ...]
     features: tuple[str, ...]
     sources: Mapping[str, int]
     dim_y: int
+    errors: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The numbers of values of each source, reading errors included."""
+        return {k: dy * (2 if k in self.errors else 1) for k, dy in self.sources.items()}
 
     def check(self, points: PointSet, what: str, dim_y: int) -> None:
         """Raise unless the points have the model's columns."""
@@ -60,11 +68,16 @@ class Signature:
         """All sources in the order of the signature; missing ones are empty."""
         for name in context:
             require_known(name, self.sources, "source", "in the context")
-        empty = like.none(like.batch)
-        return {
+        empty = replace(like.none(like.batch), y=None, error=None)
+        found = {
             name: context.get(name) or replace(empty, y=empty.x.new_zeros((like.batch, 0, dim_y)))
             for name, dim_y in self.sources.items()
         }
+        for name in self.errors:
+            points = found[name]
+            if points.error is None and points.y is not None:  # readings without error
+                found[name] = replace(points, error=torch.zeros_like(points.y))
+        return found
 
 
 class NeuralProcess(nn.Module, ABC):
@@ -100,6 +113,12 @@ class NeuralProcess(nn.Module, ABC):
             (points, f"points of source {name!r}", self.signature.sources[name])
             for name, points in context.items()
         ]
+        for name, points in task.context.items():
+            if points.error is not None and name not in self.signature.errors:
+                raise ValueError(
+                    f"The points of source {name!r} have errors, but the model was trained without "
+                    "them; leave them out."
+                )
         for points, what, dim_y in [*checks, (task.target, "targets", self.signature.dim_y)]:
             self.signature.check(points, what, dim_y)
             if self.grid is not None:
@@ -110,7 +129,8 @@ class NeuralProcess(nn.Module, ABC):
         """Negative log-likelihood (eq. 1), summed over outputs and averaged over targets."""
         if task.target.y is None:
             raise ValueError("The targets have no outputs y, which the loss needs.")
-        log_density = self(task).log_prob(task.target.y).sum(-1)
+        forecast = of_readings(self(task), task.target.error)
+        log_density = forecast.log_prob(task.target.y).sum(-1)
         if task.target.mask is None:
             return -log_density.mean()
         mask = task.target.mask

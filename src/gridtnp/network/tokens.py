@@ -33,7 +33,8 @@ class EmbeddedTokenEncoder(TokenEncoder):
     """A shared embedding of the location, then one MLP per source on (embedding, values).
 
     If `shared_with` names a source, targets use the MLP of that source with zeros as values and a
-    flag (0 context, 1 target); otherwise targets have a separate MLP.
+    flag (0 context, 1 target); otherwise targets have a separate MLP. `sources` are the numbers of
+    values of each source, reading errors included.
     """
 
     def __init__(
@@ -58,8 +59,7 @@ class EmbeddedTokenEncoder(TokenEncoder):
         self.target = None if shared_with else mlp(dim, dim, dim=dim)
 
     def forward(self, source: str, points: PointSet) -> TokenSet:
-        assert points.y is not None
-        values = points.y
+        values = points.values
         if source == self.shared_with:
             values = torch.cat([values, torch.zeros_like(values[..., :1])], -1)
         return self._tokens(self.sources[module_name(source)], points, values)
@@ -97,8 +97,7 @@ class ValueTokenEncoder(TokenEncoder):
         self.like = nn.Buffer(torch.zeros(()), persistent=False)
 
     def forward(self, source: str, points: PointSet) -> TokenSet:
-        assert points.y is not None
-        y = points.y.to(self.like.dtype)
+        y = points.values.to(self.like.dtype)
         own = torch.cat([y.new_ones((*y.shape[:-1], 1)), y], -1)
         blocks = [
             own if name == source else y.new_zeros((*y.shape[:-1], width))

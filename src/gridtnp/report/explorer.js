@@ -4,12 +4,14 @@
 const LAYERS = {
   mean: "mean",
   std: "standard deviation",
+  chance: "probability",
   error: "predicted − observed",
   support: "distance to the nearest observation",
 };
 const HINTS = {
   mean: "Large dots are observations at held-out stations in the colours of the field: the better the prediction, the less they stand out. Small dots are what the model was given.",
   std: "How uncertain the model is about a single observation. Small dots are what the model was given, rings the held-out stations.",
+  chance: "How likely a higher value is. Large dots are held-out stations: filled where the observation was higher, empty where it was not.",
   error: "Errors at held-out stations: red where the prediction is too high, blue where it is too low.",
   support: "How far the nearest observation of the same time is away.",
 };
@@ -71,6 +73,7 @@ class Explorer {
     if (own) {
       made.std = new ColourScale("std", ...quantileRange([own.std], 0.012));
       made.support = new ColourScale("support", 0, quantileRange([own.support], 0.002)[1]);
+      if (own.chance) made.chance = new ColourScale("chance", 0, 1);
     }
     return made;
   }
@@ -157,7 +160,7 @@ class Explorer {
     const size = Math.max(0.5, many * (this.map.width < 480 ? 0.7 : 1));
     if (find("#dots").checked) {
       const values = report.observed[state.variable], n = report.context.names.length;
-      const bright = state.layer === "std" || state.layer === "support";
+      const bright = ["std", "support", "chance"].includes(state.layer);
       for (let i = 0; i < n && values; i++) {
         if (Number.isNaN(values[state.time * n + i])) continue;
         const [x, y] = this.map.point(report.context.lat[i], report.context.lon[i]);
@@ -172,6 +175,7 @@ class Explorer {
       const [x, y] = this.map.point(...this.placeOf(i));
       if (state.layer === "mean") dot(context, x, y, 6 * size, colours.css(observed), "#111111", "#ffffffdd");
       else if (state.layer === "error") dot(context, x, y, 8 * size, colours.css(mean - observed), colour("ink"));
+      else if (state.layer === "chance") dot(context, x, y, 6 * size, observed > report.variables[state.variable].threshold ? "#08306b" : "#ffffff", "#111111", "#ffffffdd");
       else dot(context, x, y, 5 * size, "transparent", "#111111", "#ffffffcc");
     });
   }
@@ -208,9 +212,14 @@ class Explorer {
 
   set(changes) {
     Object.assign(this.state, changes);
-    const { variable, layer, time, station } = this.state, { report } = this;
-    const unit = layer === "support" ? "km" : this.unit, { name } = report.variables[variable];
-    const title = layer === "support" ? LAYERS[layer] : `${name}: ${LAYERS[layer]}`;
+    const { report } = this, { name, threshold } = report.variables[this.state.variable];
+    const chance = find("input[name=layer][value=chance]");
+    if (chance) chance.parentElement.hidden = threshold === null; // a Gaussian variable has none
+    if (this.state.layer === "chance" && threshold === null) this.state.layer = "mean";
+    const { variable, layer, time, station } = this.state;
+    const unit = { support: "km", chance: "" }[layer] ?? this.unit;
+    const more = `probability of ${name} > ${withUnit(String(threshold), this.unit)}`;
+    const title = { support: LAYERS.support, chance: more }[layer] || `${name}: ${LAYERS[layer]}`;
     this.scale().legend(find("#legend"), unit ? `${title} (${unit})` : title);
     find("#hint").textContent = HINTS[layer] + (report.times ? " Times are UTC." : "");
     const radio = find(`input[name=layer][value=${layer}]`);
@@ -282,6 +291,8 @@ class Explorer {
         rows.push(["mean", withUnit(fixed(value("mean"), d), unit)]);
         rows.push(["90 % interval", withUnit(`${fixed(value("low"), d)} to ${fixed(value("high"), d)}`, unit)]);
         rows.push(["standard deviation", withUnit(fixed(value("std"), d), unit)]);
+        const { threshold } = report.variables[state.variable];
+        if (own.chance) rows.push([`P(> ${withUnit(String(threshold), unit)})`, `${fixed(100 * value("chance"), 0)} %`]);
       }
     }
     const near = this.nearestObservation(lat, lon);

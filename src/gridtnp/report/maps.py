@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,9 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.quality import collecting
+from gridtnp.evaluation.results import MODEL, Evaluation
 from gridtnp.inference.conditioning import Context, ContextReader
-from gridtnp.inference.forecasts import Advance
+from gridtnp.inference.forecasts import Advance, above
 from gridtnp.inference.joint_samples import sample
 from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
@@ -32,10 +33,13 @@ AROUND = 300.0
 MOST_OBSERVATIONS = 3000
 """Places of the context on a map."""
 QUANTILES = (0.05, 0.95)
+ZEROS = 0.1
+"""Share of zeros from which the map shows the probability of more than zero."""
 RAMPS = {
     "mean": "440154 472d7b 3b528b 2c728e 21918c 28ae80 5ec962 addc30 fde725",
     "std": "fff7f3 fde0dd fcc5c0 fa9fb5 f768a1 dd3497 ae017e 7a0177 49006a",
     "support": "ffffd9 edf8b1 c7e9b4 7fcdbb 41b6c4 1d91c0 225ea8 253494 081d58",
+    "chance": "f7fbff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b",
     "error": "2166ac 4393c3 92c5de d1e5f0 f7f7f7 fddbc7 f4a582 d6604d b2182b",
 }
 """Colours that people with colour blindness can read, after viridis and ColorBrewer."""
@@ -120,17 +124,38 @@ def quietly() -> Iterator[None]:
         yield
 
 
+def thresholds(evaluation: Evaluation) -> dict[str, float]:
+    """What the map shows the probability of more of, for variables that are not Gaussian.
+
+    Zero if a tenth of the observations are zero, as for rain on a day; else about their median.
+    """
+    found = {}
+    for v, name in enumerate(evaluation.variables):
+        observed = evaluation.observed[:, v]
+        if evaluation.of(MODEL, v).marginal is None:
+            continue
+        level = 0.0 if (observed == 0).mean() >= ZEROS else float(f"{np.median(observed):.1g}")
+        if (observed > level).any():
+            found[name] = level
+    return found
+
+
 def fields(
     model: ModelContents,
     test: Context,
     grid: xr.Dataset,
     times: np.ndarray | None,
+    exceed: Mapping[str, float],
     progress: bool | Advance = False,
 ) -> dict[str, Any]:
-    """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes."""
+    """Predictions on a grid, by variable and statistic; rows are times, latitudes, longitudes.
+
+    `exceed` are thresholds whose probability of being exceeded is predicted too.
+    """
+    levels = {name: [level] for name, level in exceed.items()}
+    options: dict[str, Any] = {"quantiles": QUANTILES, "exceed": levels, "times": times}
     with quietly():
-        output = Output(progress=progress)
-        found = predict(model, test, grid, quantiles=QUANTILES, times=times, output=output)
+        found = predict(model, test, grid, output=Output(progress=progress), **options)
     assert isinstance(found, xr.Dataset)
     lat, lon = grid["lat"].to_numpy(), grid["lon"].to_numpy()
     shape = (1 if times is None else len(times), len(lat), len(lon))
@@ -141,6 +166,9 @@ def fields(
         }
         for name in model.spec.target_names
     }
+    for name, level in exceed.items():
+        chance = found[column(name, above(level))].to_numpy().reshape(shape)
+        values[name]["chance"] = pack(chance)
     return {"lat": _axis(lat), "lon": _axis(lon), "values": values}
 
 

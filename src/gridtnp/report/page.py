@@ -120,10 +120,14 @@ def browser_data(
     first = 0 if shown is None else len(shown) // 2
     region = maps.Region.of(model, test)
     most = affordable_points(len(evaluation.variables), 1 if shown is None else len(shown), samples)
-    grid = region.grid(model, min(points, most))
+    grid, exceed = region.grid(model, min(points, most)), maps.thresholds(evaluation)
     found: dict[str, Any] = {
         "variables": [
-            {"name": name, "unit": sections.symbol(units)}
+            {
+                "name": name,
+                "unit": sections.symbol(units),
+                "threshold": exceed.get(name),
+            }
             for name, units in evaluation.variables.items()
         ],
         "region": {**vars(region), "around": region.around},
@@ -139,7 +143,7 @@ def browser_data(
         "reasons": {},
     }
     try:
-        found["fields"] = maps.fields(model, test, grid, shown)
+        found["fields"] = maps.fields(model, test, grid, shown, exceed)
     except ValueError as error:  # such as a static feature that is known at stations only
         found["reasons"] = {"fields": str(error), "samples": str(error)}
         return found
@@ -154,7 +158,7 @@ def browser_data(
 
 def affordable_points(variables: int, times: int, samples: int) -> int:
     """The most grid points that a map can have."""
-    return max(MOST_VALUES // (variables * (len(maps.STATISTICS) * times + samples)), 100)
+    return max(MOST_VALUES // (variables * ((len(maps.STATISTICS) + 1) * times + samples)), 100)
 
 
 def coastline() -> dict[str, Any]:
@@ -209,6 +213,7 @@ def render(
         card=sections.data_card(test, evaluation.split),
         reasons=data["reasons"],
         has_fields=data["fields"] is not None,
+        has_chances=any(one["threshold"] is not None for one in data["variables"]),
         has_samples=data["samples"] is not None,
         has_times=data["times"] is not None,
         labels=data["labels"],

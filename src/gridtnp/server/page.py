@@ -68,6 +68,7 @@ class LivePage:
             sources=[spec.target_source, *(n for n in sources if n != spec.target_source)],
             report=self.report,
             has_fields=True,
+            has_chances=False,
             has_times=served.times is not None,
             labels=[""],
             first=0,
@@ -128,7 +129,9 @@ class LivePage:
         grid = region.grid(served.model, MAP_POINTS)
         data = context.data
         return {
-            "variables": [{"name": n, "unit": self._unit(n)} for n in served.variables],
+            "variables": [
+                {"name": n, "unit": self._unit(n), "threshold": None} for n in served.variables
+            ],
             "region": {**vars(region), "around": region.around},
             "ramps": maps.RAMPS,
             "coastline": coastline(),
@@ -137,6 +140,6 @@ class LivePage:
             "first": 0 if times is None else len(times) // 2,
             "stations": stations,
             "context": maps.observations(served.model, data, times),
-            "fields": maps.fields(served.model, context, grid, times, ticket.advance),
+            "fields": maps.fields(served.model, context, grid, times, {}, ticket.advance),
             "samples": None,
         }

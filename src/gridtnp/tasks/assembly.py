@@ -47,6 +47,8 @@ class Assembler:
         shape = (len(tasks), int(counts.max(initial=0)))
         x = np.zeros((*shape, len(self.coordinates)), np.float32)
         y = np.zeros((*shape, len(variables)), np.float32)
+        known_errors = any(task.errors is not None for task in tasks)
+        error = np.zeros_like(y) if known_errors else None
         features = np.zeros((*shape, len(self.data.feature_names)), self._precision)
         locations, static = self._places[source.name], self._static[source.name]
         needs_times = self.data.computed or "time" in self.coordinates
@@ -62,6 +64,9 @@ class Assembler:
                 if self.normaliser is None
                 else self.normaliser.normalise(keys, task.values)
             )
+            if error is not None and task.errors is not None:
+                scale = 1.0 if self.normaliser is None else self.normaliser.scale(keys)
+                error[i, :n] = task.errors / scale
             if self.data.statics:
                 features[i, :n, : static.shape[1]] = static[places]
             if self.data.computed:
@@ -73,7 +78,8 @@ class Assembler:
         if (counts < shape[1]).any():
             mask = torch.from_numpy(np.arange(shape[1]) < counts[:, None])
         known = torch.from_numpy(features) if self.data.feature_names else None
-        return self._on_grid(PointSet(torch.from_numpy(x), torch.from_numpy(y), mask, known))
+        read = None if error is None else torch.from_numpy(error)
+        return self._on_grid(PointSet(torch.from_numpy(x), torch.from_numpy(y), mask, known, read))
 
     def query(
         self,

@@ -7,12 +7,14 @@ all wanted variables are observed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from gridtnp.data.dataset import Dataset
+from gridtnp.data.quality import Error, errors_at
 from gridtnp.data.sources import Source
 from gridtnp.data.times import Window
 
@@ -22,11 +24,15 @@ TaskTime = np.datetime64 | None
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Rows of a source in a task at `time`, and the values of its variables there."""
+    """Rows of a source in a task at `time`, and the values of its variables there.
+
+    `errors` are standard deviations of reading errors, if any variable has some.
+    """
 
     rows: np.ndarray
     values: np.ndarray
     time: TaskTime
+    errors: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +46,7 @@ class SourceVariables:
     period: tuple[np.datetime64, np.datetime64] | None
     locations: np.ndarray | None
     """True at locations that may be used; None means all."""
+    errors: Mapping[str, Error] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -50,7 +57,7 @@ class SourceVariables:
         known = np.all(np.isfinite(data.static_at(source.name)), axis=-1)
         if not known.all():
             kept = known if kept is None else known & kept
-        return cls(name, source, variables, window, data.period, kept)
+        return cls(name, source, variables, window, data.period, kept, data.errors)
 
     def available(self, time: TaskTime) -> Available:
         """What a task at `time` may use."""
@@ -63,10 +70,11 @@ class SourceVariables:
             rows = rows[self.locations[self.source.places(rows)]]
         columns = self.source.index(self.variables)
         values = self.source.values(first, last)
+        errors = errors_at(self.source, values, self.variables, self.errors)
         if all(self.source.variables[i].missing == 0.0 for i in columns):
-            return Available(rows, None, first, values, columns)
+            return Available(rows, None, first, values, columns, errors)
         observed = np.all(np.isfinite(values[:, columns]), axis=1)
-        return Available(rows, observed, first, values, columns)
+        return Available(rows, observed, first, values, columns, errors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +86,7 @@ class Available:
     first: int
     values: np.ndarray
     columns: list[int]
+    errors: np.ndarray | None = None
 
     @cached_property
     def complete(self) -> np.ndarray:
@@ -92,4 +101,5 @@ class Available:
         values = np.take(self.values, rows - self.first, 0)
         if self.columns != list(range(values.shape[1])):
             values = values[:, self.columns]
-        return Observations(rows, values, time)
+        errors = None if self.errors is None else self.errors[rows - self.first]
+        return Observations(rows, values, time, errors)

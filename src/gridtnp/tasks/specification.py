@@ -38,7 +38,7 @@ class ContextSet(Part):
 class TaskSpec(Part):
     """Names, time windows and features; see `Sampler`. `target` holds `"source.variable"` names.
 
-    `west` is the western end of the range of longitudes.
+    `west` is the western end of the range of longitudes, `errors` are those of `Dataset`.
     """
 
     coordinates: tuple[str, ...]
@@ -52,6 +52,7 @@ class TaskSpec(Part):
     lead: str = "0h"
     every: str | None = None
     west: float = -180.0
+    errors: dict[str, float | str] = Field(default_factory=dict)
 
     @classmethod
     def of(
@@ -80,6 +81,7 @@ class TaskSpec(Part):
                 for v in source.variables
             },
             west=data.west,
+            errors=dict(data.errors),
             **times,
         )
 
@@ -95,6 +97,13 @@ class TaskSpec(Part):
                 f"The data have features {list(given)}, but the model was trained with "
                 f"{list(features)}; give them in this order: static=, features=."
             )
+        given_errors = {k for k in data.errors if k.partition(".")[0] in data.sources}
+        wanted = {k for k in self.errors if k.partition(".")[0] in data.sources}
+        if given_errors != wanted:
+            raise ValueError(
+                f"The data have errors of {sorted(given_errors)}, but the model was trained with "
+                f"those of {sorted(wanted)}; give them: error=."
+            )
         if data.west != self.west:
             data = copy.copy(data)
             data.west = self.west
@@ -108,6 +117,15 @@ class TaskSpec(Part):
         windows = {name: held.window or self.window for name, held in self.contexts.items()}
         aligned = [self.aligned(data) for data in parts]
         warn_outside(aligned, grid, sorted(sources), windows, stacklevel + 1)
+
+    @property
+    def sets_with_errors(self) -> tuple[str, ...]:
+        """The context sets with a variable whose reading error is known."""
+        return tuple(
+            name
+            for name, held in self.contexts.items()
+            if any(f"{held.source}.{variable}" in self.errors for variable in held.variables)
+        )
 
     @property
     def target_source(self) -> str:

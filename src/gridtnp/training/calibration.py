@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from gridtnp.contents import ModelContents
+from gridtnp.distributions.marginals import of_readings
 from gridtnp.kriging.gaussian_process import crps
 from gridtnp.network.kriging import LIKELIHOOD, KrigedNetwork
 from gridtnp.task import Task
@@ -110,7 +111,8 @@ def _predict(network: KrigedNetwork, tasks: Sequence[Task]) -> tuple[Tensor, Nor
     """Observations of all targets and their forecast, (n, dy) each, in double precision."""
     found = []
     for task in tasks:
-        made, y, mask = network(task), task.target.y, task.target.mask
+        made = of_readings(network(task), task.target.error)
+        y, mask = task.target.y, task.target.mask
         assert y is not None
         used = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if mask is None else mask
         found.append([v[used].double() for v in (y, made.mean, made.stddev)])

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from gridtnp.distributions.marginals import of_readings
 from gridtnp.network.model import NeuralProcess
 from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe
@@ -119,7 +120,7 @@ class SummedLoss(nn.Module):
         if self.low_precision and device == "cpu":
             require_bfloat16()
         with torch.autocast(device, torch.bfloat16, enabled=self.low_precision):
-            forecast = self.network(task)
+            forecast = of_readings(self.network(task), task.target.error)
             log_density = forecast.log_prob(task.target.y).sum(-1)
         used = 1.0 if task.target.mask is None else task.target.mask
         loss = -(log_density * used).sum()
@@ -166,7 +167,8 @@ def count(points: PointSet) -> int:
 
 
 def _rows(points: PointSet, rows: slice) -> PointSet:
-    y, mask, features = (
-        None if v is None else v[rows] for v in (points.y, points.mask, points.features)
+    y, mask, features, error = (
+        None if v is None else v[rows]
+        for v in (points.y, points.mask, points.features, points.error)
     )
-    return PointSet(points.x[rows], y, mask, features)
+    return PointSet(points.x[rows], y, mask, features, error)
