@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gridtnp.grid import Axis, Grid
     from gridtnp.inference.queries import Query
     from gridtnp.inference.writers import write
+    from gridtnp.interpolation.interpolate import interpolate
+    from gridtnp.interpolation.regressor import GriddedTNPRegressor
     from gridtnp.network.build import build_model
     from gridtnp.network.model import NeuralProcess
     from gridtnp.network.presets import PRESETS, preset
@@ -38,6 +40,7 @@ __all__ = [
     "Gap",
     "Grid",
     "GriddedTNP",
+    "GriddedTNPRegressor",
     "ModelConfig",
     "NeuralProcess",
     "Normaliser",
@@ -54,6 +57,7 @@ __all__ = [
     "build_model",
     "config",
     "demo",
+    "interpolate",
     "latlon_grid",
     "observe",
     "plots",
@@ -74,6 +78,8 @@ _HOMES = {
     "grid": ("Axis", "Grid"),
     "inference.queries": ("Query",),
     "inference.writers": ("write",),
+    "interpolation.interpolate": ("interpolate",),
+    "interpolation.regressor": ("GriddedTNPRegressor",),
     "network.build": ("build_model",),
     "network.model": ("NeuralProcess",),
     "network.presets": ("PRESETS", "preset"),
