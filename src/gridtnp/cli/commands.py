@@ -1,4 +1,4 @@
-"""The command line: `gridtnp inspect`, `init`, `fit`, `evaluate`, `predict`, `sample` and others.
+"""The command line: `gridtnp inspect`, `init`, `fit`, `evaluate`, `interpolate` and others.
 
 Nothing heavy is imported before a command runs, so that `--help` answers at once. Errors are one
 sentence on standard error. Exit codes: 1 for an error, 2 for a mistyped command, 130 after Ctrl-C,
@@ -22,6 +22,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from gridtnp import __version__
 from gridtnp.cli.arguments import (
+    draw_map,
     load_run,
     plot_evaluation,
     read_context,
@@ -301,6 +302,64 @@ def sample(
         progress=not json,
     )
     _print(json, {"wrote": str(path)}, f"wrote {path}")
+
+
+@app.command
+def interpolate(
+    observations: Annotated[str, Parameter(help="File of observations with one variable.")],
+    /,
+    *,
+    at: At,
+    output: Out,
+    value: Annotated[
+        str | None, Parameter(help="Column to interpolate, if there are more.")
+    ] = None,
+    covariates: Annotated[
+        list[str] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Columns of observations and locations, or a file with fields.",
+        ),
+    ] = None,
+    quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (
+        0.05,
+        0.95,
+    ),
+    samples: Annotated[int, Parameter(help="Number of joint samples.")] = 0,
+    seed: int = 0,
+    plot: Annotated[
+        bool, Parameter(negative="", help="Also draw a map, as .png beside the output.")
+    ] = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Interpolate observations at once, without training, into .nc, .zarr, .parquet or .csv."""
+    require_free(output, overwrite)
+    picture = output.with_suffix(".png")
+    if plot:
+        require_free(picture, overwrite)
+    from gridtnp.cli.arguments import read_covariates
+    from gridtnp.data.reading import open_data
+    from gridtnp.inference.writers import write
+    from gridtnp.interpolation.interpolate import interpolate
+
+    data = open_data(observations)
+    found = interpolate(
+        data,
+        read_places(at),
+        value=value,
+        covariates=read_covariates(covariates),
+        quantiles=quantiles,
+        samples=samples,
+        seed=seed,
+    )
+    write(found, output, overwrite=overwrite)
+    wrote = [str(output)]
+    if plot:
+        draw_map(found, data, picture)
+        wrote.append(str(picture))
+    _print(json, {"wrote": wrote}, f"wrote {' and '.join(wrote)}")
 
 
 @app.command

@@ -160,7 +160,8 @@ class Interpolator(NeuralProcess):
         order = y.argsort(1).argsort(1)
         distance, index = search(x, x, mask, number, order)
         others = without_self(index)[..., : RANKS[-1]]
-        found = profile(x.float(), y.float(), mask, others)
+        precision = torch.float32 if self.training else torch.float64
+        found = profile(x.to(precision), y.to(precision), mask, others)
         summary, directions = self._summary(found, x, mask, distance)
         constants = self._constants(summary, directions, found, mask, x)
         near = Near.of(distance, index)
@@ -286,7 +287,8 @@ class Interpolator(NeuralProcess):
         chosen = (p.score * 20).softmax(-1)[:, None]
         own = (chosen * error).sum(-1, keepdim=True)
         std = (chosen * p.log_std).sum(-1, keepdim=True)
-        columns = [error, p.log_std, value, own, own.abs(), std, own.square().clamp_max(9) - 1]
+        error, log_std = _undirected(error), _undirected(p.log_std)
+        columns = [error, log_std, value, own, own.abs(), std, own.square().clamp_max(9) - 1]
         z = self.embed(torch.cat(columns, -1)) + summary[:, None]
         for block in self.blocks:
             z = block(z, z, near)
@@ -330,6 +332,13 @@ def _stretch(a: Float[Tensor, " batch"], b: Float[Tensor, " batch"]) -> Float[Te
     rows = [torch.stack([even + mixed * a, mixed * b], -1)]
     rows.append(torch.stack([mixed * b, even - mixed * a], -1))
     return torch.stack(rows, -2)
+
+
+def _undirected(columns: Float[Tensor, "batch n c"]) -> Float[Tensor, "batch n c"]:
+    """With the mean over directions in place of each directional candidate."""
+    directed = columns[..., PLAIN:].unflatten(-1, (len(DIRECTED), DIRECTIONS))
+    mean = directed.mean(-1, keepdim=True).expand_as(directed).flatten(-2)
+    return torch.cat([columns[..., :PLAIN], mean], -1)
 
 
 def _candidates() -> Float[Tensor, "c 3"]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp.distributions.continuous import NormalMixture
@@ -80,7 +81,13 @@ class Interpolation:
         covariates: Float[Tensor, "batch n df"] | None = None,
         network: Interpolator | None = None,
     ) -> Interpolation:
+        """Rows that are repeated as a whole count once: they are one reading, not two."""
         network = pretrained() if network is None else network
+        if len(x) == 1:
+            columns = [x[0], y[0, :, None], *(() if covariates is None else (covariates[0],))]
+            rows = _different(torch.cat(columns, -1))
+            x, y, mask = x[:, rows], y[:, rows], mask[:, rows]
+            covariates = None if covariates is None else covariates[:, rows]
         regression, features = None, None
         if covariates is not None and covariates.shape[-1]:
             regression = Regression.fit(covariates, y, mask)
@@ -119,6 +126,12 @@ def moved(distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
     shift = by[..., None] if isinstance(by, Tensor) else by
     loc, scale = distribution.loc[:, :, 0] + shift, distribution.scale[:, :, 0]
     return NormalMixture(distribution.log_weight[:, :, 0], loc, scale)
+
+
+def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:
+    """The first of each group of equal rows, in their order."""
+    _, first = np.unique(rows.numpy(), axis=0, return_index=True)
+    return torch.from_numpy(np.sort(first))
 
 
 def _part(values: Tensor | None, piece: slice) -> Tensor | None:

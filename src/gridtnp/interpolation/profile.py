@@ -79,7 +79,8 @@ def profile(
     count = used.sum(1).clamp_min(1)
     log_scale = 0.5 * ((error.square() * used).sum(1) / count).clamp_min(1e-12).log()
     score = -log_scale - (log_std * used).sum(1) / count
-    return Profile(error * used, log_std * used, log_scale, score)
+    found = (error * used, log_std * used, log_scale, score)
+    return Profile(*(part.float() for part in found))
 
 
 def _leave_one_out(

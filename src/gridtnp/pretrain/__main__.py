@@ -52,11 +52,7 @@ def main(
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    network, before = Interpolator(), 0
-    if WEIGHTS.exists() and not options.fresh:
-        network, about = load()
-        network.requires_grad_(True)
-        before = int(about.get("steps", 0))
+    network, before = _start(options.out, options.fresh)
     recipe = Recipe(
         options.steps,
         rate=options.rate,
@@ -103,6 +99,20 @@ def main(
         report_every=100,
         save_every=100,
     )
+
+
+def _start(folder: Path, fresh: bool) -> tuple[Interpolator, int]:
+    """The network to train, and the steps that it had before this run, which the folder keeps."""
+    network, before, record = Interpolator(), 0, folder / "steps_before.txt"
+    if WEIGHTS.exists() and not fresh:
+        network, about = load()
+        network.requires_grad_(True)
+        before = int(about["steps"])
+    if record.exists():
+        return network, int(record.read_text())
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write_text(f"{before}\n")
+    return network, before
 
 
 if __name__ == "__main__":
