@@ -29,7 +29,7 @@ from gridtnp.interpolation.neighbours import (
     units_of,
     without_self,
 )
-from gridtnp.interpolation.posterior import posterior
+from gridtnp.interpolation.posterior import Factor, posterior
 from gridtnp.interpolation.process import FUNCTIONS, Places, Shape
 from gridtnp.interpolation.profile import (
     CANDIDATES,
@@ -171,10 +171,13 @@ class Interpolator(NeuralProcess):
         places = replace(places, noise=places.noise * torch.exp(own))
         return Encoding(units, x, y, mask, tokens, summary, constants, places)
 
-    def decode(self, encoding: Encoding, target: PointSet) -> NormalMixture:
+    def decode(
+        self, encoding: Encoding, target: PointSet, factor: Factor | None = None
+    ) -> NormalMixture:
+        """`factor` is the encoding's, if it is needed more than once."""
         places, tokens = self.places(encoding, target)
         e = encoding
-        mean, rest = posterior(e.observed, e.y, e.mask, places, e.constants.shape)
+        mean, rest = posterior(e.observed, e.y, e.mask, places, e.constants.shape, factor)
         return self.corrected(encoding, tokens, places, mean, rest)
 
     def places(self, encoding: Encoding, target: PointSet) -> tuple[Places, Tensor]:

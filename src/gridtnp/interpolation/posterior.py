@@ -6,6 +6,7 @@ the two nearest tiles, whose weights are continuous in the place.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -28,12 +29,33 @@ NEGLIGIBLE = 1e-3
 """Weight below which a second tile is not evaluated."""
 
 
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A factorised covariance of observations, for any number of predictions."""
+
+    root: Float[Tensor, "batch n n"]
+    white: Float[Tensor, "batch n 1"]
+    """The observations, decorrelated."""
+
+    @classmethod
+    def of(
+        cls,
+        observed: Places,
+        y: Float[Tensor, "batch n"],
+        mask: Bool[Tensor, "batch n"],
+        shape: Shape,
+    ) -> Factor:
+        root = stable_root(observed_covariance(observed, shape, mask))
+        return cls(root, torch.linalg.solve_triangular(root, y[..., None], upper=False))
+
+
 def posterior(
     observed: Places,
     y: Float[Tensor, "batch n"],
     mask: Bool[Tensor, "batch n"],
     at: Places,
     shape: Shape,
+    factor: Factor | None = None,
 ) -> tuple[Float[Tensor, "batch m"], Float[Tensor, "batch m"]]:
     """Mean and variance at the targets, without noise."""
     if y.shape[1] > EXACT:
@@ -42,8 +64,13 @@ def posterior(
         ]
         mean, rest = (torch.stack(part) for part in zip(*found, strict=True))
         return mean, rest
-    k = observed_covariance(observed, shape, mask)
     across = covariance(observed, at, shape) * mask[..., None]
+    if not torch.is_grad_enabled():
+        factor = Factor.of(observed, y, mask, shape) if factor is None else factor
+        half = torch.linalg.solve_triangular(factor.root, across, upper=False)
+        explained = half.square().sum(1)
+        return (half.mT @ factor.white)[..., 0], (at.variance - explained).clamp_min(SMALLEST)
+    k = observed_covariance(observed, shape, mask)
     mean, explained = cast(Any, Condition.apply(k, across, y))
     return mean, (at.variance - explained).clamp_min(SMALLEST)
 
@@ -55,21 +82,6 @@ def observed_covariance(
     used = mask.to(a.x.dtype)
     k = covariance(a, a, shape) * used[:, :, None] * used[:, None]
     return k + torch.diag_embed(a.noise * used + (1 - used))
-
-
-def joint_posterior(
-    observed: Places,
-    y: Float[Tensor, "batch n"],
-    mask: Bool[Tensor, "batch n"],
-    at: Places,
-    shape: Shape,
-) -> tuple[Float[Tensor, "batch m"], Float[Tensor, "batch m m"]]:
-    """Mean and covariance at the targets, without noise."""
-    root = stable_root(observed_covariance(observed, shape, mask))
-    across = covariance(observed, at, shape) * mask[..., None]
-    half = torch.linalg.solve_triangular(root, across, upper=False)
-    white = torch.linalg.solve_triangular(root, y[..., None], upper=False)
-    return (half.mT @ white)[..., 0], covariance(at, at, shape) - half.mT @ half
 
 
 @torch.no_grad()

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.interpolation.network import SOURCE, Encoding, Interpolator
-from gridtnp.interpolation.posterior import EXACT
+from gridtnp.interpolation.posterior import EXACT, Factor
 from gridtnp.interpolation.weights import pretrained
 from gridtnp.task import PointSet
 
 RIDGE = 0.1
 """Penalty of the coefficients of standardised covariates, as a number of observations."""
-ENTRIES = 2**23
-"""Entries of a covariance between observations and targets that are held at once."""
+ENTRIES = 2**20
+"""Entries of a covariance between observations and targets at once; more leave the cache."""
 CHUNK = 2**16
-"""Most targets at once, with any number of observations."""
+"""Targets at once if there are too many observations to factorise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +103,13 @@ class Interpolation:
     ) -> Iterator[tuple[slice, NormalMixture]]:
         """Predictive distributions (batch, piece), piece by piece, in the units of the data."""
         batch, n = self.encoding.y.shape
-        size = max(1, min(CHUNK, ENTRIES // (batch * min(n, EXACT))))
+        exact, e = n <= EXACT, self.encoding
+        factor = Factor.of(e.observed, e.y, e.mask, e.constants.shape) if exact else None
+        size = max(1, ENTRIES // (batch * n)) if exact else CHUNK
         for start in range(0, x.shape[1], size):
             piece = slice(start, start + size)
             target, mean = self.target(x[:, piece], _part(covariates, piece))
-            found = self.network.decode(self.encoding, target)
+            found = self.network.decode(self.encoding, target, factor)
             yield piece, moved(found, mean)
 
     def target(

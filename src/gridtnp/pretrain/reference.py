@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,9 +42,10 @@ class FittedProcess:
         distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
         extent = max(distance.max().item(), 1e-12)
 
-        def loss(log_values: tuple[float, float]) -> tuple[float, list[float]]:
+        def loss(log_values: Any) -> tuple[float, list[float]]:
             """Negative log-likelihood per observation, and its gradient."""
-            return _likelihood(distance / extent, y, *log_values)
+            length, noise = map(float, log_values)
+            return _likelihood(distance / extent, y, length, noise)
 
         values = [(loss(start)[0], start) for start in map(_logarithms, STARTS)]
         best = minimize(
