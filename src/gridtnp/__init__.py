@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gridtnp.inference.queries import Query
     from gridtnp.inference.stores import prediction_status
     from gridtnp.inference.writers import write
+    from gridtnp.interpolation.interpolate import interpolate
+    from gridtnp.interpolation.regressor import GriddedTNPRegressor
     from gridtnp.network.build import build_model
     from gridtnp.network.model import NeuralProcess
     from gridtnp.network.presets import PRESETS, preset
@@ -40,6 +42,7 @@ __all__ = [
     "Gap",
     "Grid",
     "GriddedTNP",
+    "GriddedTNPRegressor",
     "ModelConfig",
     "NeuralProcess",
     "Normaliser",
@@ -57,6 +60,7 @@ __all__ = [
     "build_model",
     "config",
     "demo",
+    "interpolate",
     "latlon_grid",
     "observe",
     "plots",
@@ -80,6 +84,8 @@ _HOMES = {
     "inference.queries": ("Query",),
     "inference.stores": ("prediction_status",),
     "inference.writers": ("write",),
+    "interpolation.interpolate": ("interpolate",),
+    "interpolation.regressor": ("GriddedTNPRegressor",),
     "network.build": ("build_model",),
     "network.model": ("NeuralProcess",),
     "network.presets": ("PRESETS", "preset"),

@@ -19,7 +19,7 @@ SOURCES = Path(gridtnp.__file__).parent
 EDGES = ("cli", "ops", "network", "plots", "reproduce", "synthetic", "testing.py", "demo")
 """Not used by these commands, or written for the command line."""
 COMMANDS = ("inspect", "init", "fit", "evaluate", "predict", "status", "sample", "export", "report")
-COMMANDS += ("serve",)
+COMMANDS += ("serve", "interpolate")
 ONLY_IN_PYTHON = {"block", "chunk", "config", "memory", "progress", "quiet", "rows", "selection"}
 ONLY_IN_PYTHON |= {"shard", "trackers", "train", "val"}
 """Arguments that users of a command do not pass, so that no message can be about theirs."""

@@ -121,6 +121,34 @@ def read_context(
     )
 
 
+def read_covariates(names: list[str] | None) -> Any:
+    """Names of columns, or the fields of a file."""
+    from gridtnp.data.reading import open_data
+
+    if names is None or len(names) > 1 or not Path(names[0]).exists():
+        return names
+    return open_data(names[0])
+
+
+def draw_map(found: Any, observations: Any, path: Path) -> None:
+    """Map an interpolated grid and its observations."""
+    import pandas as pd
+    import xarray as xr
+
+    from gridtnp.plots import maps
+
+    if not isinstance(found, xr.Dataset) or not {"lat", "lon"} <= set(map(str, found.dims)):
+        raise ValueError("Only a grid of latitudes and longitudes can be drawn; leave plot out.")
+    (variable,) = [str(v).removesuffix("_mean") for v in found if str(v).endswith("_mean")]
+    time = None
+    if "time" in found.dims:
+        time = found["time"].to_numpy()[-1]
+    stations = observations if isinstance(observations, pd.DataFrame) else None
+    if stations is not None and time is not None:
+        stations = stations[pd.to_datetime(stations["time"]) == time]
+    maps(found, variable, stations=stations, time=time).savefig(path)
+
+
 def read_places(at: str) -> Places:
     """Locations from a file, or the grid that `lat=…,lon=…,step=…` describes."""
     from gridtnp.data.places import latlon_grid

@@ -198,7 +198,13 @@ def report(
     print_record(json, {"wrote": str(path)}, f"wrote {path}")
 
 
-for command in (run_commands.predict, run_commands.status, run_commands.sample, run_commands.serve):
+for command in (
+    run_commands.predict,
+    run_commands.status,
+    run_commands.sample,
+    run_commands.serve,
+    run_commands.interpolate,
+):
     app.command(command)
 
 

@@ -1,4 +1,4 @@
-"""Commands that use a run: `gridtnp predict`, `status`, `sample` and `serve`."""
+"""Commands that predict: `gridtnp predict`, `status`, `sample`, `serve` and `interpolate`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from gridtnp.cli.arguments import (
+    draw_map,
     load_run,
     load_served,
     read_context,
+    read_covariates,
     read_part,
     read_places,
     read_sizes,
@@ -212,3 +214,59 @@ def _announce(json: bool, run: Path, address: str) -> None:
     record = {"run": str(run), "address": address}
     print_record(json, record, f"serving {run} on {address} (Ctrl-C stops)")
     sys.stdout.flush()
+
+
+def interpolate(
+    observations: Annotated[str, Parameter(help="File of observations with one variable.")],
+    /,
+    *,
+    at: At,
+    output: Out,
+    value: Annotated[
+        str | None, Parameter(help="Column to interpolate, if there are more.")
+    ] = None,
+    covariates: Annotated[
+        list[str] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Columns of observations and locations, or a file with fields.",
+        ),
+    ] = None,
+    quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (
+        0.05,
+        0.95,
+    ),
+    samples: Annotated[int, Parameter(help="Number of joint samples.")] = 0,
+    seed: int = 0,
+    plot: Annotated[
+        bool, Parameter(negative="", help="Also draw a map, as .png beside the output.")
+    ] = False,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Interpolate observations at once, without training, into .nc, .zarr, .parquet or .csv."""
+    require_free(output, overwrite)
+    picture = output.with_suffix(".png")
+    if plot:
+        require_free(picture, overwrite)
+    from gridtnp.data.reading import open_data
+    from gridtnp.inference.writers import write
+    from gridtnp.interpolation.interpolate import interpolate
+
+    data = open_data(observations)
+    found = interpolate(
+        data,
+        read_places(at),
+        value=value,
+        covariates=read_covariates(covariates),
+        quantiles=quantiles,
+        samples=samples,
+        seed=seed,
+    )
+    write(found, output, overwrite=overwrite)
+    wrote = [str(output)]
+    if plot:
+        draw_map(found, data, picture)
+        wrote.append(str(picture))
+    print_record(json, {"wrote": wrote}, f"wrote {' and '.join(wrote)}")

@@ -32,6 +32,7 @@ from gridtnp.evaluation.interpolation import (
 )
 from gridtnp.evaluation.kriging import TIMES, Kriging
 from gridtnp.evaluation.normal_scores import NormalScoreKriging
+from gridtnp.evaluation.pretrained import Pretrained
 from gridtnp.evaluation.regression import RegressionKriging, Regressors
 from gridtnp.evaluation.results import Prediction
 from gridtnp.evaluation.vecchia import Vecchia
@@ -41,7 +42,7 @@ from gridtnp.tasks.specification import TaskSpec
 
 BASELINES = (
     *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
-    *("gpboost", "boosting", "persistence", "climatology"),
+    *("gpboost", "boosting", "persistence", "climatology", "pretrained"),
     *("normal-scores", "empirical-climatology"),
 )
 """`"bilinear:source.variable"` names a gridded variable; `"kriging-drift"` uses static features."""
@@ -49,9 +50,12 @@ NEED_TRAINING = (
     *("kriging", "kriging-drift", "regression-kriging", "gpboost", "boosting", "climatology"),
     *("normal-scores", "empirical-climatology"),
 )
-"""Baselines that are fitted; the others have the RMSE in training as their standard deviation."""
+"""Baselines that are fitted."""
+PREDICT_SPREAD = (*NEED_TRAINING, "pretrained")
+"""Baselines with standard deviations; the others have the RMSE in training."""
 NEED_OBSERVATIONS = (
     *("nearest", "idw", "kriging", "kriging-drift", "gpboost", "boosting", "persistence"),
+    "pretrained",
 )
 """Baselines that need the target variables in the context."""
 TRAINING_TASKS = 64
@@ -132,7 +136,7 @@ def fit_baseline(name: str, training: Training, test: Dataset) -> FittedBaseline
         )
     baseline = _fit(kind, training, test, named or None)
     return FittedBaseline(
-        baseline, None if name in NEED_TRAINING else _training_rmse(baseline, training.tasks())
+        baseline, None if name in PREDICT_SPREAD else _training_rmse(baseline, training.tasks())
     )
 
 
@@ -147,6 +151,8 @@ def _fit(kind: str, training: Training, test: Dataset, named: str | None) -> Bas
             return Bilinear.of(test, spec, named)
         case "persistence":
             return Persistence(None if test.held_out else test)
+        case "pretrained":
+            return Pretrained.of(test, spec)
         case "climatology":
             return Climatology(training.data)
         case "empirical-climatology":

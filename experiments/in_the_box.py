@@ -1,0 +1,157 @@
+"""Results of the model in the box: `gt.interpolate`, which was never trained on what it is given.
+
+python experiments/in_the_box.py synthetic           scores per kind and number of observations
+python experiments/in_the_box.py real --data FOLDER  the data sets and splits of the leaderboard
+python experiments/in_the_box.py time                against a fitted Gaussian process
+
+Finished parts are kept in `experiments/results/in-the-box`, so that an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from leaderboard import CASES, TIMES
+
+import gridtnp as gt
+from gridtnp.evaluation.baselines import default_baselines
+from gridtnp.interpolation.weights import load, pretrained
+from gridtnp.pretrain.fields import SOURCE, FieldPrior, draw_at
+from gridtnp.pretrain.held_out import TEST_SEED, references, scores
+from gridtnp.pretrain.reference import FittedProcess
+from gridtnp.training.run_folder import commit
+
+RESULTS = Path("experiments/results/in-the-box")
+SAO = ("sao-temperature", "sao-dew-point", "sao-pressure")
+REAL = ("colorado-tmax", "colorado-tmin", "noaa-tmax", "noaa-dew-point", *SAO, "era5-uk")
+
+
+def synthetic(observed: list[int], tasks: int) -> None:
+    """Log-likelihoods beside the fitted process and the exact posterior, 64 tasks of each kind."""
+    for n in observed:
+        known = references(TEST_SEED, [n], tasks, RESULTS / f"references-{n}.jsonl")
+        found = scores(pretrained(), TEST_SEED, known)
+        rows = []
+        for kind in dict.fromkeys(r.kind for r in known):
+            own = [(r, s) for r, s in zip(known, found, strict=True) if r.kind == kind]
+            gaps = [s - r.fitted for r, s in own]
+            exact = [r.exact - s for r, s in own if r.exact == r.exact]
+            error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else 0.0
+            rows.append(
+                {
+                    "kind": kind,
+                    "observations": n,
+                    "tasks": len(own),
+                    "log_likelihood": statistics.mean(s for _, s in own),
+                    "fitted": statistics.mean(r.fitted for r, _ in own),
+                    "gain": statistics.mean(gaps),
+                    "gain_standard_error": error,
+                    "median_gain": statistics.median(gaps),
+                    "exact_gap": statistics.mean(exact) if exact else None,
+                }
+            )
+            print(
+                f"{n:5d} {kind:20s} {rows[-1]['gain']:+.3f} ± {error:.3f} against fitted "
+                f"(median {rows[-1]['median_gain']:+.3f}), "
+                f"{rows[-1]['exact_gap'] or 0:.3f} to exact",
+                flush=True,
+            )
+        _write(f"synthetic-{n}.json", rows)
+
+
+def real(folder: Path, names: list[str]) -> None:
+    """Scores beside kriging that was fitted to the training part."""
+    for name in names:
+        try:
+            case = CASES[name](folder)
+        except FileNotFoundError as error:
+            print(f"{name}: left out, {error.filename or error}")
+            continue
+        train, _, test = case.data.split(**case.split)
+        model = gt.GriddedTNP.for_data(
+            train, "tiny", quiet=True
+        )  # untrained: says what the task is
+        rivals = [r for r in default_baselines(model.spec, test) if r != "bilinear"]
+        table: Any = model.evaluate(test, ["pretrained", *rivals], limit=TIMES).to_dataframe()
+        table = table[table["forecast"] != "model"]
+        rows = json.loads(table.to_json(orient="records"))
+        for row in rows:
+            print(
+                f"{name:16s} {row['forecast']:20s} CRPS {row['crps']:.4f} RMSE {row['rmse']:.4f} "
+                f"log-likelihood {row['log_likelihood']:.3f} 90 % hold {row['coverage_90']:.3f}",
+                flush=True,
+            )
+        _write(f"{name}.json", rows)
+
+
+def times(sizes: list[tuple[int, int]]) -> None:
+    """Seconds, in one run; the process is fitted to at most 2,000 observations."""
+    rows = []
+    for n, m in sizes:
+        rng = np.random.default_rng(0)
+        if n <= 2000:
+            tasks = draw_at(FieldPrior("Matérn 3/2"), (TEST_SEED, n), 1, n, 64).task
+            context = tasks.context[SOURCE]
+            assert context.y is not None
+            x, y = context.x[0].numpy(), context.y[0, :, 0].numpy()
+        else:
+            x = rng.random((n, 2)) * n**0.5
+            y = np.sin(x[:, 0] / 9) * np.cos(x[:, 1] / 7) + 0.1 * rng.normal(size=n)
+        at = rng.random((m, 2)) * np.ptp(x, axis=0) + x.min(0)
+        start = time.perf_counter(), time.process_time()
+        gt.interpolate((x, y), at)
+        row = {"observations": n, "targets": m, "seconds": time.perf_counter() - start[0]}
+        row["cpu_seconds"] = time.process_time() - start[1]
+        if n <= 2000:
+            start = time.perf_counter(), time.process_time()
+            FittedProcess.fit(torch.tensor(x), torch.tensor(y)).predict(torch.tensor(at))
+            row["fitted_seconds"] = time.perf_counter() - start[0]
+            row["fitted_cpu_seconds"] = time.process_time() - start[1]
+        rows.append(row)
+        print(row, flush=True)
+    _write("time.json", rows)
+
+
+def _write(name: str, rows: list[dict[str, Any]]) -> None:
+    about = load()[1]
+    origin = {
+        "commit": commit(),
+        "weights": {k: about[k] for k in ("steps", "held_out", "commit") if k in about},
+        "machine": f"{platform.machine()} {platform.system()}",
+        "threads": torch.get_num_threads(),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / name).write_text(json.dumps(origin | {"rows": rows}, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("part", choices=["synthetic", "real", "time"])
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the other data")
+    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(REAL))
+    parser.add_argument("--observations", nargs="*", type=int, default=[20, 60, 200, 600])
+    parser.add_argument("--tasks", type=int, default=64)
+    parser.add_argument("--sizes", nargs="*", default=["2000,10000", "100000,1000000"])
+    parser.add_argument("--threads", type=int)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.part == "synthetic":
+        synthetic(options.observations, options.tasks)
+    elif options.part == "real":
+        real(options.data, options.only)
+    else:
+        pairs = [tuple(map(int, size.split(","))) for size in options.sizes]
+        times([(n, m) for n, m in pairs])
+
+
+if __name__ == "__main__":
+    main()

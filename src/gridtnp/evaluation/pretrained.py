@@ -1,0 +1,86 @@
+"""The model in the box as a baseline: each time interpolated from its own observations, untrained.
+
+Static features and gridded variables of the context are its covariates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from gridtnp.data.dataset import Dataset
+from gridtnp.distributions.continuous import NormalMixture
+from gridtnp.evaluation.interpolation import Baseline, Forecast, Points, RawTask, gridded_variables
+from gridtnp.evaluation.regression import Regressors
+from gridtnp.interpolation.places import Sphere
+from gridtnp.interpolation.predictor import Interpolation
+from gridtnp.tasks.specification import TaskSpec
+
+WIDTH = 2 * 1.6448536
+"""Of the 90 % interval of a normal distribution, in standard deviations."""
+FEWEST = 3
+"""Observations that are interpolated; with fewer, nothing is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained(Baseline):
+    """Interpolates the observations at the time of a task, or all if there are none at it."""
+
+    regressors: Regressors
+
+    @classmethod
+    def of(cls, data: Dataset, spec: TaskSpec) -> Pretrained:
+        fields = {
+            name: field
+            for name, field in gridded_variables(data, spec).items()
+            if field.source != spec.target_source
+        }
+        return cls(Regressors((*spec.statics, *fields), (), tuple(fields.values())))
+
+    def predict(self, raw_task: RawTask) -> Forecast:
+        mean, std = (np.full(raw_task.truth.shape, np.nan) for _ in range(2))
+        observed, at = raw_task.observed, raw_task.targets
+        now = np.ones(len(observed.lat), bool)
+        if observed.time is not None and raw_task.time is not None:
+            same = observed.time == raw_task.time
+            now = same if same.sum() >= FEWEST else now
+        here, there = (self.regressors.at(raw_task, points) for points in (observed, at))
+        useful = np.isfinite(here[now]).mean(0) > 0.5
+        here, there = here[:, useful], there[:, useful]
+        answered = np.isfinite(there).all(1)
+        for v in range(raw_task.truth.shape[1]):
+            rows = now & np.isfinite(raw_task.values[:, v]) & np.isfinite(here).all(1)
+            values = raw_task.values[rows, v]
+            if rows.sum() < FEWEST or np.ptp(values) == 0 or not answered.any():
+                continue
+            sphere = Sphere.around(observed.lat[rows], observed.lon[rows])
+            found = Interpolation.of(
+                _tensor(_places(sphere, observed)[rows]),
+                _tensor(values),
+                torch.ones(1, len(values), dtype=torch.bool),
+                _tensor(here[rows]),
+            )
+            x, covariates = _tensor(_places(sphere, at)[answered]), _tensor(there[answered])
+            for piece, distribution in found.at(x, covariates):
+                part = np.flatnonzero(answered)[piece]
+                mean[part, v] = distribution.mean[0].numpy()
+                std[part, v] = _spread(distribution)[0].numpy()
+        return mean, std
+
+
+def _spread(distribution: NormalMixture) -> torch.Tensor:
+    """The standard deviation of a normal distribution with the same 90 % intervals."""
+    shape = distribution.mean.shape
+    low, high = (distribution.icdf(torch.full(shape, q).double()) for q in (0.05, 0.95))
+    return (high - low) / WIDTH
+
+
+def _places(sphere: Sphere, points: Points) -> Float[np.ndarray, "n 3"]:
+    return sphere.places(points.lat, points.lon)
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, np.float64))[None]

@@ -1,0 +1,150 @@
+"""Units of a task, and the nearest observations of every place.
+
+Distances count in spacings of the observations and values in their own spread, so that the network
+sees the same numbers in every unit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.spatial import KDTree
+from torch import Tensor
+
+NEIGHBOURS = 16
+"""Nearest observations that a place attends to."""
+RADIAL = 6
+"""Functions of the distance that attention sees."""
+WIDTHS = (0.3, 1.0, 3.0, 9.0)
+"""Of the radial functions, in spacings."""
+SPACING_RANK, SPACING = 4, 1.128
+"""The distance to the neighbour of this rank, in mean spacings of uniformly distributed places."""
+LARGEST = 4.0
+"""Values farther than this many robust standard deviations from the median are clipped before
+their spread is taken."""
+TIE = 1e-9
+"""Distance, in spacings, by which equally near observations are ordered by their values."""
+DENSE = 2048
+"""Most observations whose distances are all computed; more are searched with a tree."""
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Values are `y * scale + centre`, places `x * spacing + origin`."""
+
+    centre: Float[Tensor, " batch"]
+    scale: Float[Tensor, " batch"]
+    origin: Float[Tensor, "batch d"]
+    spacing: Float[Tensor, " batch"]
+
+    def places(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
+        """In spacings."""
+        return (x - self.origin[:, None]) / self.spacing[:, None, None]
+
+    def values(self, y: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n"]:
+        """In standard deviations."""
+        return (y - self.centre[:, None]) / self.scale[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """The nearest observations of every place, as attention sees them."""
+
+    index: Int[Tensor, "batch m k"]
+    radial: Float[Tensor, "batch m k r"]
+    log_weight: Float[Tensor, "batch m k"]
+
+    @classmethod
+    def of(cls, distance: Float[Tensor, "batch m k"], index: Int[Tensor, "batch m k"]) -> Near:
+        """From one neighbour more than are used, if there are as many.
+
+        Weights fall to zero towards its distance, so that they are continuous in the place.
+        """
+        if distance.shape[-1] > NEIGHBOURS:
+            end = distance[..., NEIGHBOURS : NEIGHBOURS + 1]
+            distance, index = distance[..., :NEIGHBOURS], index[..., :NEIGHBOURS]
+        else:
+            end = torch.full_like(distance[..., -1:], math.inf)
+        missing = ~distance.isfinite()
+        ratio = (distance / end.clamp_min(1e-9)).nan_to_num(0.0, 0.0, 0.0).clamp_max(1.0)
+        log_weight = (2 * (1 - ratio.square()).clamp_min(1e-6).log()).masked_fill(missing, -30.0)
+        distance = torch.where(missing, 1e3, distance)
+        waves = [torch.exp(-(distance / s).square()) for s in WIDTHS]
+        radial = torch.stack([torch.log1p(distance) / 2, ratio, *waves], -1)
+        return cls(index, radial.float(), log_weight.float())
+
+
+def units_of(
+    x: Float[Tensor, "batch n d"], y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+) -> Units:
+    """Robust centre and scale of the values, centroid and spacing of the places."""
+    count = mask.sum(1).clamp_min(1)
+    known = torch.where(mask, y, math.nan)
+    median = known.nanmedian(1).values.nan_to_num(0.0)
+    deviation = (known - median[:, None]).abs().nanmedian(1).values.nan_to_num(0.0)
+    limit = torch.where(deviation > 0, LARGEST * 1.4826 * deviation, math.inf)[:, None]
+    clipped = (y - median[:, None]).clamp(-limit, limit) * mask
+    mean = clipped.sum(1) / count
+    scale = (((clipped - mean[:, None]) * mask).square().sum(1) / count).sqrt()
+    origin = (x * mask[..., None]).sum(1) / count[:, None]
+    distance, _ = search(x, x, mask, min(SPACING_RANK + 1, x.shape[1]))
+    apart = distance[..., -1]
+    apart = torch.where(mask & (apart > 0) & apart.isfinite(), apart, math.nan)
+    spacing = apart.nanmedian(1).values / SPACING
+    spacing = torch.where(spacing > 0, spacing, 1.0)
+    return Units(mean + median, torch.where(scale > 0, scale, 1.0), origin, spacing)
+
+
+def search(
+    x: Float[Tensor, "batch m d"],
+    observed: Float[Tensor, "batch n d"],
+    mask: Bool[Tensor, "batch n"],
+    number: int,
+    order: Int[Tensor, "batch n"] | None = None,
+) -> tuple[Float[Tensor, "batch m k"], Int[Tensor, "batch m k"]]:
+    """Distances and indices of the nearest observations; infinitely far where there are too few.
+
+    Equally near observations come in this `order`, whatever that of the rows.
+    """
+    number = min(number, observed.shape[1])
+    ties = 0.0 if order is None else TIE * order[:, None]
+    if observed.shape[1] <= DENSE:
+        apart = torch.cdist(x, observed, compute_mode="donot_use_mm_for_euclid_dist")
+        apart = apart.masked_fill(~mask[:, None], math.inf)
+        index = (apart + ties).topk(number, largest=False).indices
+        return apart.gather(-1, index), index
+    found = [_tree_search(*task, number) for task in zip(x, observed, mask, strict=True)]
+    distance, index = (torch.stack(part) for part in zip(*found, strict=True))
+    if order is not None:
+        by = (distance + TIE * order[:, None].expand(-1, len(x[0]), -1).gather(-1, index)).argsort(
+            -1
+        )
+        distance, index = distance.gather(-1, by), index.gather(-1, by)
+    return distance, index
+
+
+def _tree_search(x: Tensor, observed: Tensor, mask: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    rows = torch.nonzero(mask)[:, 0]
+    tree = KDTree(observed[rows].numpy())
+    distance, index = tree.query(x.numpy(), number, workers=torch.get_num_threads())
+    distance, index = (np.asarray(a).reshape(len(x), -1) for a in (distance, index))
+    index = np.minimum(index, len(rows) - 1)  # too few: infinitely far, whichever it is
+    return torch.from_numpy(distance), rows[torch.from_numpy(index)]
+
+
+def without_self(index: Int[Tensor, "batch n k"]) -> Int[Tensor, "batch n j"]:
+    """Drop every observation from its own neighbours, or the farthest if it is not among them."""
+    own = torch.arange(index.shape[1], device=index.device)[:, None]
+    is_self = index == own
+    is_self[..., -1] |= ~is_self.any(-1)
+    return index[~is_self].view(*index.shape[:2], index.shape[2] - 1)
+
+
+def take(values: Tensor, index: Int[Tensor, "batch n k"]) -> Tensor:
+    """values[b, index[b, i, j]]"""
+    rows = torch.arange(len(values), device=values.device)[:, None, None]
+    return values[rows, index]

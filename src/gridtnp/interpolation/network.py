@@ -1,0 +1,360 @@
+"""The network: it infers a Gaussian process from the observations, and corrects its posterior.
+
+    observations → likelihood profile → covariance: length-scales, smoothness, noise, anisotropy
+                 → tokens → neighbour attention → local amplitude, length-scale, noise, latents
+    both → posterior at the targets → corrected by a mixture of normal distributions
+
+The network sees distances, not coordinates, so it works in every unit, place and dimension; only
+the anisotropy of the covariance depends on directions, and it turns with the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from gridtnp.distributions.continuous import NormalMixture
+from gridtnp.interpolation.neighbours import (
+    NEIGHBOURS,
+    RADIAL,
+    Near,
+    Units,
+    search,
+    take,
+    units_of,
+    without_self,
+)
+from gridtnp.interpolation.posterior import Factor, posterior
+from gridtnp.interpolation.process import FUNCTIONS, Places, Shape
+from gridtnp.interpolation.profile import (
+    CANDIDATES,
+    DIRECTED,
+    DIRECTIONS,
+    LENGTHS,
+    NOISES,
+    PLAIN,
+    RANKS,
+    Profile,
+    profile,
+)
+from gridtnp.network.model import NeuralProcess, Signature
+from gridtnp.task import PointSet
+
+SOURCE = "observations"
+LATENTS = 2
+COMPONENTS = 3
+FLOOR = 1e-6
+"""Smallest variance of the noise, in units of the values' own."""
+COUNTED = 1000
+"""More observations than this say no more about the covariance, for the network."""
+COEFFICIENT = 0.5
+"""Prior standard deviation of the coefficients of standardised covariates, around regression's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """The covariance's constants, one each per task; lengths in spacings."""
+
+    transform: Float[Tensor, "batch d d"]
+    """Divides by the length-scale; anisotropic."""
+    amplitude: Float[Tensor, " batch"]
+    noise: Float[Tensor, " batch"]
+    trend: Float[Tensor, "batch 2"]
+    shape: Shape
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """A context: units, tokens, and the Gaussian process that it implies."""
+
+    units: Units
+    x: Float[Tensor, "batch n d"]
+    y: Float[Tensor, "batch n"]
+    mask: Bool[Tensor, "batch n"]
+    tokens: Float[Tensor, "batch n dz"]
+    summary: Float[Tensor, "batch dz"]
+    constants: Constants
+    observed: Places
+
+
+class NeighbourBlock(nn.Module):
+    """Attention to the nearest observations, by content and distance, and an MLP."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(dim)
+        self.norm_context = nn.LayerNorm(dim)
+        self.query, self.key_value = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim)
+        self.bias = nn.Sequential(nn.Linear(RADIAL, 32), nn.SiLU(), nn.Linear(32, 2 * heads))
+        self.out = nn.Linear(dim, dim)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.SiLU(), nn.Linear(2 * dim, dim)
+        )
+
+    def forward(
+        self, z: Float[Tensor, "batch m dz"], context: Float[Tensor, "batch n dz"], near: Near
+    ) -> Float[Tensor, "batch m dz"]:
+        h = self.heads
+        q = self.query(self.norm(z)).unflatten(-1, (h, -1))
+        kv = self.key_value(self.norm_context(context))
+        k, v = take(kv, near.index).unflatten(-1, (2, h, -1)).unbind(-3)
+        logits = (q.unsqueeze(2) * k).sum(-1) / math.sqrt(q.shape[-1])
+        bias, gate = self.bias(near.radial).chunk(2, -1)
+        attention = (logits + bias + near.log_weight[..., None]).softmax(-2) * (1 + gate)
+        found = (attention[..., None] * v).sum(2).flatten(-2)
+        z = z + self.out(found)
+        return z + self.mlp(z)
+
+
+class Interpolator(NeuralProcess):
+    """Interpolates any observations; see the module.
+
+    Covariates are features of the observations and targets: standardised, and with the residuals of
+    a regression on them as values.
+    """
+
+    def __init__(self, dim: int = 64, heads: int = 4, layers: int = 2) -> None:
+        super().__init__(Signature(("x1", "x2"), (), {SOURCE: 1}, 1))
+        self.settings = {"dim": dim, "heads": heads, "layers": layers}
+        inputs = 4 * PLAIN + 4 * len(DIRECTED) + 5
+        self.summarise = nn.Sequential(
+            *(nn.Linear(inputs, 2 * dim), nn.SiLU(), nn.Linear(2 * dim, 2 * dim), nn.SiLU()),
+            nn.Linear(2 * dim, dim),
+        )
+        self.constants = nn.Sequential(
+            nn.LayerNorm(dim), nn.Linear(dim, dim), nn.SiLU(), nn.Linear(dim, 7 + FUNCTIONS)
+        )
+        self.sharpness = nn.Parameter(torch.tensor(-0.7))
+        self.anisotropy = nn.Sequential(
+            nn.Linear(dim + 4 * len(DIRECTED), dim), nn.SiLU(), nn.Linear(dim, 1)
+        )
+        self.embed = nn.Linear(2 * CANDIDATES + 5, dim)
+        self.blocks = nn.ModuleList(NeighbourBlock(dim, heads) for _ in range(layers))
+        self.decoder = NeighbourBlock(dim, heads)
+        self.start = nn.Linear(dim, dim)
+        self.fields = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 3 + LATENTS))
+        self.own_noise = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 1))
+        self.correct = nn.Sequential(
+            nn.Linear(2 * dim + 3, dim), nn.SiLU(), nn.Linear(dim, 3 * COMPONENTS)
+        )
+        for part in (self.constants, self.anisotropy, self.fields, self.own_noise, self.correct):
+            last = part[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.normal_(last.weight, std=0.01)  # training starts from the best candidates
+            nn.init.zeros_(last.bias)
+
+    def encode(self, context: Mapping[str, PointSet]) -> Encoding:
+        points = context[SOURCE]
+        assert points.y is not None
+        x, y, mask = points.x.double(), points.y[..., 0].double(), points.mask
+        mask = torch.ones_like(y, dtype=torch.bool) if mask is None else mask
+        units = units_of(x, y, mask)
+        x, y = units.places(x), units.values(y) * mask
+        number = max(RANKS[-1], NEIGHBOURS) + 1
+        order = y.argsort(1).argsort(1)
+        distance, index = search(x, x, mask, number, order)
+        others = without_self(index)[..., : RANKS[-1]]
+        precision = torch.float32 if self.training else torch.float64
+        found = profile(x.to(precision), y.to(precision), mask, others)
+        summary, directions = self._summary(found, x, mask, distance)
+        constants = self._constants(summary, directions, found, mask, x)
+        near = Near.of(distance, index)
+        tokens = self._tokens(found, y, summary, near)
+        places, _ = self._places(constants, summary, tokens, x, near, points.features)
+        own = _limited(self.own_noise(tokens)[..., 0].double(), 0.0, 6.0)
+        places = replace(places, noise=places.noise * torch.exp(own))
+        return Encoding(units, x, y, mask, tokens, summary, constants, places)
+
+    def decode(
+        self, encoding: Encoding, target: PointSet, factor: Factor | None = None
+    ) -> NormalMixture:
+        """`factor` is the encoding's, if it is needed more than once."""
+        places, tokens = self.places(encoding, target)
+        e = encoding
+        mean, rest = posterior(e.observed, e.y, e.mask, places, e.constants.shape, factor)
+        return self.corrected(encoding, tokens, places, mean, rest)
+
+    def places(self, encoding: Encoding, target: PointSet) -> tuple[Places, Tensor]:
+        """Local properties of the process at the targets, and their tokens."""
+        e = encoding
+        x = e.units.places(target.x.double())
+        near = Near.of(*search(x, e.x, e.mask, NEIGHBOURS + 1))
+        return self._places(e.constants, e.summary, e.tokens, x, near, target.features)
+
+    def corrected(
+        self,
+        encoding: Encoding,
+        tokens: Float[Tensor, "batch m dz"],
+        places: Places,
+        mean: Float[Tensor, "batch m"],
+        rest: Float[Tensor, "batch m"],
+    ) -> NormalMixture:
+        """The predictive distribution (batch, m, 1), in the units of the data."""
+        units, prior, noise = encoding.units, places.variance, places.noise
+        std = (rest + noise).sqrt()
+        columns = torch.stack([rest.log() - prior.log(), noise.log() - rest.log(), std.log()], -1)
+        summary = encoding.summary[:, None].expand(-1, tokens.shape[1], -1)
+        out = self.correct(torch.cat([tokens, summary, columns.float() / 3], -1)).double()
+        shift, spread, logit = out.unflatten(-1, (3, COMPONENTS)).unbind(-2)
+        base = torch.linspace(-0.3, 0.5, COMPONENTS, dtype=shift.dtype, device=shift.device)
+        scale = units.scale[:, None, None]
+        loc = mean[..., None] + std[..., None] * 2 * torch.tanh(shift / 2)
+        loc = loc * scale + units.centre[:, None, None]
+        spread = std[..., None] * torch.exp(base + 3 * torch.tanh(spread / 3)) * scale
+        log_weight = (logit - base.abs()).log_softmax(-1)
+        return NormalMixture(log_weight[:, :, None], loc[:, :, None], spread[:, :, None])
+
+    def _summary(
+        self, p: Profile, x: Tensor, mask: Tensor, distance: Tensor
+    ) -> tuple[Tensor, tuple[tuple[Tensor, Tensor], ...]]:
+        """A description of the task, and the scores of opposite directional candidates."""
+        number = mask.sum(1, keepdim=True).to(p.score.dtype).clamp_min(1)
+        count = number.clamp_max(COUNTED)
+        used = mask[..., None].to(p.score.dtype)
+        plain = p.score[:, :PLAIN]
+        best = plain.amax(1, keepdim=True)
+        relative = plain - best
+        tails = (p.error[..., :PLAIN].abs() * used).sum(1) / number / p.log_scale[:, :PLAIN].exp()
+        directed = (p.score[:, PLAIN:] - best).unflatten(1, (len(DIRECTED), DIRECTIONS))
+        mean = directed.mean(-1)
+        apart = directed - mean[..., None]
+        apart = torch.stack([apart * 5, (count[..., None] * apart / 5).clamp(-3, 3)], -1)
+        first, second = (apart[:, :, i] - apart[:, :, i + 1] for i in (0, 2))
+        strength = (first.square() + second.square() + 1e-8).sqrt().flatten(1)
+        flat = apart.transpose(1, 2).flatten(2).unbind(1)
+        low = torch.where(mask[..., None], x, math.inf).amin(1)
+        high = torch.where(mask[..., None], x, -math.inf).amax(1)
+        diagonal = (high - low).square().sum(-1, keepdim=True).clamp_min(1e-6).sqrt().float()
+        gap = torch.where(mask[..., None], distance[..., 1:2].float(), 0.0)
+        gaps = ((gap + 0.01).log() * used).sum(1) / number
+        same = ((gap < 1e-6) * used).sum(1) / number
+        inputs = [
+            *(relative.clamp_min(-4), (count * relative / 5).clamp_min(-4)),
+            *(p.log_scale[:, :PLAIN], 4 * (tails - 0.8)),
+            *(mean.clamp_min(-4), (count * mean / 5).clamp_min(-4), strength.clamp_max(4)),
+            *(best, count.log() / 3, diagonal.log() - 0.5 * number.log(), gaps, same),
+        ]
+        return self.summarise(torch.cat(inputs, -1)), ((flat[0], flat[1]), (flat[2], flat[3]))
+
+    def _constants(
+        self,
+        summary: Tensor,
+        directions: tuple[tuple[Tensor, Tensor], ...],
+        p: Profile,
+        mask: Tensor,
+        x: Tensor,
+    ) -> Constants:
+        """Those of the best candidates, corrected by the network."""
+
+        def odd(a: Tensor, b: Tensor) -> Tensor:
+            """Changes its sign if the two directions are exchanged."""
+            forward = self.anisotropy(torch.cat([summary, a, b], -1))
+            return (forward - self.anisotropy(torch.cat([summary, b, a], -1)))[:, 0].double()
+
+        out = self.constants(summary).double()
+        length, amplitude, noise, level, slope, share, shrink = out[:, :7].unbind(-1)
+        count = mask.sum(1, keepdim=True).clamp(1, 300)
+        chosen = (p.score[:, :PLAIN] * count * self.sharpness.exp()).softmax(-1).double()
+        log_length, log_noise, rough = (chosen @ _candidates().to(chosen)).unbind(-1)
+        log_amplitude = (chosen * p.log_scale[:, :PLAIN]).sum(-1)
+        plane = _stretch(odd(*directions[0]), odd(*directions[1]))
+        dim = x.shape[-1]
+        transform = torch.eye(dim, dtype=out.dtype, device=out.device).repeat(len(out), 1, 1)
+        transform[:, :2, :2] = plane
+        scale = torch.exp(-log_length - _limited(length, 0.0, 4.0))
+        smooth = torch.stack([rough - 0.5, 0 * rough, 0.5 - rough, 0.5 - rough], -1)
+        short, long = (out[:, 7:11] + 4 * smooth).softmax(-1), out[:, 11:].softmax(-1)
+        share = torch.sigmoid(share - 2)[:, None]
+        shape = Shape(
+            torch.cat([short * (1 - share), long * share], -1),
+            torch.exp(-1.5 + 1.4 * torch.tanh(shrink)),
+        )
+        squares = (x * mask[..., None]).square().sum((1, 2)) / mask.sum(1).clamp_min(1)
+        level, slope = _limited(level, -0.5, 3.0), _limited(slope, -3.0, 4.0)
+        trend = torch.stack([level, slope - 0.5 * squares.clamp_min(1e-6).log()], -1).exp()
+        log_noise = 2 * (log_amplitude + log_noise / 2 + _limited(noise, 0.0, 3.0))
+        log_amplitude = log_amplitude + _limited(amplitude, 0.0, 3.0)
+        transform = transform * scale[:, None, None]
+        return Constants(transform, log_amplitude.exp(), log_noise.exp() + FLOOR, trend, shape)
+
+    def _tokens(self, p: Profile, y: Tensor, summary: Tensor, near: Near) -> Tensor:
+        """A token for every observation, from its own errors and its neighbourhood's."""
+        error = torch.asinh(p.error / p.log_scale.exp()[:, None])
+        value = torch.asinh(y.float())[..., None]
+        chosen = (p.score * 20).softmax(-1)[:, None]
+        own = (chosen * error).sum(-1, keepdim=True)
+        std = (chosen * p.log_std).sum(-1, keepdim=True)
+        error, log_std = _undirected(error), _undirected(p.log_std)
+        columns = [error, log_std, value, own, own.abs(), std, own.square().clamp_max(9) - 1]
+        z = self.embed(torch.cat(columns, -1)) + summary[:, None]
+        for block in self.blocks:
+            z = block(z, z, near)
+        return z
+
+    def _places(
+        self,
+        c: Constants,
+        summary: Tensor,
+        tokens: Tensor,
+        x: Tensor,
+        near: Near,
+        covariates: Tensor | None,
+    ) -> tuple[Places, Tensor]:
+        start = self.start(summary)[:, None].expand(-1, x.shape[1], -1)
+        token = self.decoder(start, tokens, near)
+        out = self.fields(token).double()
+        log_amplitude, log_stretch, log_noise = (1.5 * torch.tanh(out[..., :3])).unbind(-1)
+        level, slope = c.trend.unsqueeze(-1).unbind(1)
+        trend = [level[:, None].expand(-1, x.shape[1], 1), slope[:, None] * x]
+        if covariates is not None:
+            trend.append(COEFFICIENT * covariates.double())
+        places = Places(
+            x @ c.transform,
+            c.amplitude[:, None] * torch.exp(log_amplitude),
+            torch.exp(0.7 * log_stretch),
+            out[..., 3:],
+            c.noise[:, None] * torch.exp(log_noise),
+            torch.cat(trend, -1),
+        )
+        return places, token
+
+
+def _stretch(a: Float[Tensor, " batch"], b: Float[Tensor, " batch"]) -> Float[Tensor, "batch 2 2"]:
+    """The exponential of ((a, b), (b, -a)), limited: it stretches one direction and shrinks the
+    other.
+    """
+    norm = (a.square() + b.square() + 1e-12).sqrt()
+    size = 1.3 * torch.tanh(norm / 1.3)
+    even, mixed = torch.cosh(size), torch.sinh(size) / norm
+    rows = [torch.stack([even + mixed * a, mixed * b], -1)]
+    rows.append(torch.stack([mixed * b, even - mixed * a], -1))
+    return torch.stack(rows, -2)
+
+
+def _undirected(columns: Float[Tensor, "batch n c"]) -> Float[Tensor, "batch n c"]:
+    """With the mean over directions in place of each directional candidate."""
+    directed = columns[..., PLAIN:].unflatten(-1, (len(DIRECTED), DIRECTIONS))
+    mean = directed.mean(-1, keepdim=True).expand_as(directed).flatten(-2)
+    return torch.cat([columns[..., :PLAIN], mean], -1)
+
+
+def _candidates() -> Float[Tensor, "c 3"]:
+    """Log length-scale, log relative noise, and roughness (1 for Matérn 1/2) of the candidates."""
+    every = [
+        (math.log(length), math.log(noise), rough)
+        for length in LENGTHS
+        for rough in (1.0, 0.0)
+        for noise in NOISES
+    ]
+    return torch.tensor(every, dtype=torch.float64)
+
+
+def _limited(value: Tensor, centre: float, most: float) -> Tensor:
+    """Around `centre`, at most `most` away."""
+    return centre + most * torch.tanh(value / most)

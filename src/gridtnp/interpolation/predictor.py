@@ -1,0 +1,140 @@
+"""From arrays to predictive distributions: covariates, and any number of targets.
+
+Places are Cartesian. Covariates enter through a regression in closed form: their coefficients are
+estimated by ridge regression first, so that the network sees residuals, and again as a trend of the
+Gaussian process, so that their uncertainty counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from gridtnp.distributions.continuous import NormalMixture
+from gridtnp.interpolation.network import SOURCE, Encoding, Interpolator
+from gridtnp.interpolation.posterior import EXACT, Factor
+from gridtnp.interpolation.weights import pretrained
+from gridtnp.task import PointSet
+
+RIDGE = 0.1
+"""Penalty of the coefficients of standardised covariates, as a number of observations."""
+ENTRIES = 2**20
+"""Entries of a covariance between observations and targets at once; more leave the cache."""
+CHUNK = 2**16
+"""Targets at once if there are too many observations to factorise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A linear regression on standardised covariates, one per task."""
+
+    centre: Float[Tensor, "batch df"]
+    scale: Float[Tensor, "batch df"]
+    coefficients: Float[Tensor, "batch df"]
+
+    @classmethod
+    def fit(
+        cls,
+        covariates: Float[Tensor, "batch n df"],
+        y: Float[Tensor, "batch n"],
+        mask: Bool[Tensor, "batch n"],
+    ) -> Regression:
+        used = mask[..., None].double()
+        count = used.sum(1)
+        centre = (covariates * used).sum(1) / count
+        deviation = (covariates - centre[:, None]) * used
+        scale = (deviation.square().sum(1) / count).sqrt()
+        scale = torch.where(scale > 1e-9 * centre.abs(), scale, 1.0)
+        z = deviation / scale[:, None]
+        mean = (y * mask).sum(1, keepdim=True) / count
+        penalty = RIDGE * torch.eye(z.shape[-1], dtype=z.dtype)
+        right = z.mT @ ((y - mean) * mask)[..., None]
+        return cls(centre, scale, torch.linalg.solve(z.mT @ z + penalty, right)[..., 0])
+
+    def standardised(self, covariates: Float[Tensor, "batch n df"]) -> Float[Tensor, "batch n df"]:
+        return (covariates - self.centre[:, None]) / self.scale[:, None]
+
+    def predict(self, covariates: Float[Tensor, "batch n df"]) -> Float[Tensor, "batch n"]:
+        return (self.standardised(covariates) @ self.coefficients[..., None])[..., 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Interpolation:
+    """Observations of one or several times, ready to be interpolated anywhere."""
+
+    network: Interpolator
+    encoding: Encoding
+    regression: Regression | None
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        x: Float[Tensor, "batch n d"],
+        y: Float[Tensor, "batch n"],
+        mask: Bool[Tensor, "batch n"],
+        covariates: Float[Tensor, "batch n df"] | None = None,
+        network: Interpolator | None = None,
+    ) -> Interpolation:
+        """Rows that are repeated as a whole count once: they are one reading, not two."""
+        network = pretrained() if network is None else network
+        if len(x) == 1:
+            columns = [x[0], y[0, :, None], *(() if covariates is None else (covariates[0],))]
+            rows = _different(torch.cat(columns, -1))
+            x, y, mask = x[:, rows], y[:, rows], mask[:, rows]
+            covariates = None if covariates is None else covariates[:, rows]
+        regression, features = None, None
+        if covariates is not None and covariates.shape[-1]:
+            regression = Regression.fit(covariates, y, mask)
+            y, features = y - regression.predict(covariates), regression.standardised(covariates)
+        points = PointSet(x, y[..., None], mask, features)
+        return cls(network, network.encode({SOURCE: points}), regression)
+
+    @torch.no_grad()
+    def at(
+        self,
+        x: Float[Tensor, "batch m d"],
+        covariates: Float[Tensor, "batch m df"] | None = None,
+    ) -> Iterator[tuple[slice, NormalMixture]]:
+        """Predictive distributions (batch, piece), piece by piece, in the units of the data."""
+        batch, n = self.encoding.y.shape
+        exact, e = n <= EXACT, self.encoding
+        factor = Factor.of(e.observed, e.y, e.mask, e.constants.shape) if exact else None
+        size = max(1, ENTRIES // (batch * n)) if exact else CHUNK
+        for start in range(0, x.shape[1], size):
+            piece = slice(start, start + size)
+            target, mean = self.target(x[:, piece], _part(covariates, piece))
+            found = self.network.decode(self.encoding, target, factor)
+            yield piece, moved(found, mean)
+
+    def target(
+        self, x: Float[Tensor, "batch m d"], covariates: Float[Tensor, "batch m df"] | None
+    ) -> tuple[PointSet, Tensor | float]:
+        """Targets for the network, and the regression's part of the mean."""
+        if self.regression is None:
+            return PointSet(x), 0.0
+        assert covariates is not None
+        features = self.regression.standardised(covariates)
+        return PointSet(x, features=features), self.regression.predict(covariates)
+
+
+def moved(distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
+    """Shifted by a number for every point; without the axis of outputs."""
+    shift = by[..., None] if isinstance(by, Tensor) else by
+    loc, scale = distribution.loc[:, :, 0] + shift, distribution.scale[:, :, 0]
+    return NormalMixture(distribution.log_weight[:, :, 0], loc, scale)
+
+
+def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:
+    """The first of each group of equal rows, in their order."""
+    _, first = np.unique(rows.numpy(), axis=0, return_index=True)
+    return torch.from_numpy(np.sort(first))
+
+
+def _part(values: Tensor | None, piece: slice) -> Tensor | None:
+    return None if values is None else values[:, piece]

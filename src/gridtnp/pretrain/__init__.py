@@ -1,0 +1,1 @@
+"""Pretraining of the model that interpolates anything: a prior over fields, and held-out tasks."""

@@ -1,0 +1,119 @@
+"""The command `python -m gridtnp.pretrain`.
+
+python -m gridtnp.pretrain --out runs/pretrain
+
+trains the model in the package further, or the run in the folder if there is one. It can be stopped
+at any moment and continued on another machine with the folder, or with the package's weights alone.
+Progress is measured on held-out tasks; after each validation the weights are written to
+`weights.safetensors` in the folder, to be copied into the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from gridtnp.files import read_tensors
+from gridtnp.interpolation.network import Interpolator
+from gridtnp.interpolation.weights import WEIGHTS, keep, load
+from gridtnp.pretrain.fields import training_tasks
+from gridtnp.pretrain.held_out import VALIDATION_SEED, references, tasks_of
+from gridtnp.recipes import Recipe
+from gridtnp.training.checkpoints import CheckpointFiles, weights_of
+from gridtnp.training.loop import Progress, train
+from gridtnp.training.run_folder import commit
+
+VALIDATED = ((20, 3), (60, 3), (200, 3), (600, 1))
+"""Numbers of observations, and tasks of each kind, to validate on."""
+
+
+def main(
+    arguments: Sequence[str] | None = None, program: str = "python -m gridtnp.pretrain"
+) -> None:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Pretrain the model that interpolates without training, on synthetic fields.",
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/pretrain"))
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--schedule", choices=["constant", "cosine"], default="constant")
+    parser.add_argument("--ema", type=float, default=0.998)
+    parser.add_argument("--validate-every", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1, help="of the training tasks")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true", help="start from random weights")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    network, before = _start(options.out, options.fresh)
+    recipe = Recipe(
+        options.steps,
+        rate=options.rate,
+        schedule=options.schedule,
+        optimiser="muon",
+        ema=options.ema,
+        validate_every=options.validate_every,
+    )
+    console, files = Console(), CheckpointFiles.in_folder(options.out)
+    known = [
+        r
+        for observed, number in VALIDATED
+        for r in references(VALIDATION_SEED, [observed], number, options.out / "validation.jsonl")
+    ]
+    fitted = statistics.mean(r.fitted for r in known)
+    gain = statistics.mean(r.exact - r.fitted for r in known if r.exact == r.exact)
+
+    def report(p: Progress) -> None:
+        line = f"{p.step:>7,}  loss {p.loss:7.3f}  {p.seconds / 60:6.1f} min"
+        if p.validation is not None:
+            line += (
+                f"  held-out {p.validation:.3f}: {p.validation - fitted:+.3f} against the fitted "
+                f"process (exact posterior, where known: {gain:+.3f})"
+            )
+            if p.validation == p.best:
+                tensors = weights_of(read_tensors(files.best)[0])
+                facts = {
+                    "steps": str(before + p.step),
+                    "held_out": f"{p.validation:.4f}",
+                    "against_fitted": f"{p.validation - fitted:+.4f}",
+                    "commit": commit(),
+                    "command": " ".join([program, *sys.argv[1:]]),
+                }
+                keep(options.out / "weights.safetensors", network, tensors, facts)
+        console.print(line, highlight=False, soft_wrap=True)
+
+    train(
+        network,
+        lambda start: training_tasks(options.seed, start + before),
+        recipe,
+        files,
+        validation=[tasks_of(VALIDATION_SEED, r.kind, r.observed, r.number).task for r in known],
+        report=report,
+        report_every=100,
+        save_every=100,
+    )
+
+
+def _start(folder: Path, fresh: bool) -> tuple[Interpolator, int]:
+    """The network to train, and the steps that it had before this run, which the folder keeps."""
+    network, before, record = Interpolator(), 0, folder / "steps_before.txt"
+    if WEIGHTS.exists() and not fresh:
+        network, about = load()
+        network.requires_grad_(True)
+        before = int(about["steps"])
+    if record.exists():
+        return network, int(record.read_text())
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write_text(f"{before}\n")
+    return network, before
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""`gt.interpolate`: invariances, forms, times, covariates, and sentences for bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import gridtnp as gt
+
+RNG = np.random.default_rng(0)
+X = RNG.random((60, 2)) * 10
+Y = np.sin(X[:, 0]) + 0.5 * np.cos(X[:, 1] / 2) + 0.1 * RNG.normal(size=60)
+AT = RNG.random((25, 2)) * 10
+
+
+def plain(x: np.ndarray = X, y: np.ndarray = Y, at: np.ndarray = AT, **options) -> dict:
+    found = gt.interpolate((x, y), at, **options)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict:
+    return plain()
+
+
+def same(found: dict, expected: dict, rtol: float = 1e-4) -> None:
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=rtol, atol=rtol, err_msg=name)
+
+
+def test_a_smooth_field_is_interpolated(expected: dict) -> None:
+    truth = np.sin(AT[:, 0]) + 0.5 * np.cos(AT[:, 1] / 2)
+    assert np.abs(expected["mean"] - truth).mean() < 0.3 * Y.std()
+    assert (np.abs(expected["mean"] - truth) < 3 * expected["std"]).all()
+    assert (expected["q05"] < expected["mean"]).all()
+    assert (expected["mean"] < expected["q95"]).all()
+
+
+def test_units_of_the_values_do_not_matter(expected: dict) -> None:
+    found = plain(y=1.8 * Y + 32)
+    same(found, {"mean": 1.8 * expected["mean"] + 32, "std": 1.8 * expected["std"]})
+
+
+def test_shift_and_scale_of_the_coordinates_do_not_matter(expected: dict) -> None:
+    same(plain(1000 * X + 5e4, at=1000 * AT + 5e4), expected)
+
+
+def test_the_order_of_rows_does_not_matter(expected: dict) -> None:
+    order = np.random.default_rng(1).permutation(len(Y))
+    same(plain(X[order], Y[order]), expected)
+
+
+def test_the_order_of_rows_does_not_matter_on_a_lattice() -> None:
+    x = np.stack(np.meshgrid(np.arange(7.0), np.arange(7.0)), -1).reshape(-1, 2)
+    y, at = np.sin(x @ [1.0, 0.7]), np.array([[2.3, 3.1], [3.0, 3.0]])
+    order = np.random.default_rng(1).permutation(len(y))
+    same(plain(x[order], y[order], at), plain(x, y, at))
+
+
+@pytest.mark.parametrize("turn", [[[0, 1], [-1, 0]], [[-1, 0], [0, 1]], [[0, 1], [1, 0]]])
+def test_rotation_by_a_right_angle_and_mirroring_do_not_matter(turn: list, expected: dict) -> None:
+    matrix = np.array(turn, float)
+    same(plain(X @ matrix, at=AT @ matrix), expected)
+
+
+def test_duplicated_rows_sharpen_no_more_than_second_readings_would(expected: dict) -> None:
+    twice = plain(np.concatenate([X, X]), np.concatenate([Y, Y]))
+    assert np.median(twice["std"] / expected["std"]) > 0.98  # the same reading, given twice
+    noisy = Y + 0.1 * np.random.default_rng(2).normal(size=60)
+    second = plain(np.concatenate([X, X]), np.concatenate([Y, noisy]))
+    assert np.median(second["std"] / expected["std"]) > 1 / np.sqrt(2)
+
+
+def test_far_from_all_observations_the_spread_grows(expected: dict) -> None:
+    far = plain(at=np.array([[60.0, 60.0]]))
+    assert far["std"][0] > 1.5 * np.median(expected["std"])
+
+
+def test_samples_have_the_predicted_moments_and_are_smooth(expected: dict) -> None:
+    at = np.concatenate([AT, AT + 1e-3])
+    found = plain(at=at, samples=300)
+    drawn = np.stack([found[f"sample{i + 1}"] for i in range(300)])
+    error = (drawn.mean(0) - found["mean"]) / found["std"]
+    assert np.abs(error).max() < 0.35
+    assert np.abs(drawn.std(0) / found["std"] - 1).max() < 0.35
+    same({"mean": found["mean"][:25]}, {"mean": expected["mean"]})
+
+
+# ---- forms ---------------------------------------------------------------------------------------
+
+
+def stations(number: int = 30) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    lat, lon = rng.uniform(45, 50, number), rng.uniform(5, 12, number)
+    elevation = rng.uniform(0, 2000, number)
+    t = 20 - 0.0065 * elevation + np.sin(lat) + 0.1 * rng.normal(size=number)
+    return pd.DataFrame({"lat": lat, "lon": lon, "elevation": elevation, "t": t})
+
+
+def test_a_table_of_stations_becomes_a_grid() -> None:
+    grid = gt.latlon_grid(lat=(46, 49), lon=(6, 11), step=1)
+    found = gt.interpolate(stations(), grid, quantiles=(0.1,), samples=2)
+    assert isinstance(found, xr.Dataset)
+    assert set(found) == {"t_mean", "t_std", "t_q10", "t_sample"}
+    assert found["t_sample"].dims == ("sample", "lat", "lon")
+
+
+def test_an_xarray_field_with_gaps_is_filled() -> None:
+    lat, lon = np.arange(40.0, 50), np.arange(0.0, 10)
+    field = xr.DataArray(
+        np.sin(lat)[:, None] + np.cos(lon), {"lat": lat, "lon": lon}, ("lat", "lon"), "t"
+    )
+    holes = field.where(np.random.default_rng(0).random(field.shape) > 0.3)
+    found = gt.interpolate(holes, field)
+    assert isinstance(found, xr.Dataset)
+    assert float(abs(found["t_mean"] - field).mean()) < 0.15
+
+
+def test_covariates_as_columns_as_a_field_and_as_arrays_agree() -> None:
+    table, places = stations(), stations(40).iloc[30:]
+    by_name = gt.interpolate(table, places.drop(columns="t"), covariates="elevation")
+    assert isinstance(by_name, pd.DataFrame)
+    assert np.abs(by_name["t_mean"] - places["t"]).mean() < 0.5
+    plane = table.rename(columns={"lon": "x", "lat": "y"})
+    target = places.rename(columns={"lon": "x", "lat": "y"})
+    named = gt.interpolate(plane, target, value="t", covariates=["elevation"])
+    arrays = gt.interpolate(
+        (table[["lon", "lat"]].to_numpy(), table["t"].to_numpy()),
+        places[["lon", "lat"]].to_numpy(),
+        covariates=(table["elevation"], places["elevation"]),
+    )
+    assert isinstance(named, pd.DataFrame)
+    assert isinstance(arrays, dict)
+    np.testing.assert_allclose(named["t_mean"], arrays["mean"])
+    lat, lon = np.arange(44.0, 52), np.arange(4.0, 14)
+    flat = xr.DataArray(np.add.outer(lat, lon), {"lat": lat, "lon": lon}, ("lat", "lon"), "h")
+    own = gt.interpolate(
+        table.assign(h=table["lat"] + table["lon"]),
+        places.assign(h=places["lat"] + places["lon"]),
+        value="t",
+        covariates="h",
+    )
+    field = gt.interpolate(table, places, value="t", covariates=flat)
+    assert isinstance(own, pd.DataFrame)
+    assert isinstance(field, pd.DataFrame)
+    np.testing.assert_allclose(own["t_mean"], field["t_mean"], rtol=1e-6)
+
+
+def test_each_time_is_interpolated_by_itself() -> None:
+    table = pd.concat([stations().assign(time=t) for t in ("2020-01-01", "2020-01-02")])
+    table.loc[table["time"] == "2020-01-02", "t"] += 5
+    places = stations(33).iloc[30:][["lat", "lon"]]
+    found = gt.interpolate(table, places, value="t")
+    assert isinstance(found, pd.DataFrame)
+    first, second = (
+        found[found["time"] == t]["t_mean"].to_numpy() for t in np.unique(found["time"])
+    )
+    np.testing.assert_allclose(second - first, 5.0, rtol=1e-6)
+    later = gt.interpolate(table, places.assign(time="2020-01-02"), value="t")
+    assert isinstance(later, pd.DataFrame)
+    np.testing.assert_allclose(later["t_mean"], second)
+    with pytest.warns(UserWarning, match="3 places are at times without observations"):
+        gt.interpolate(table, places.assign(time="2021-01-02"), value="t")
+
+
+def test_the_date_line_and_the_pole_are_places_as_others() -> None:
+    rng = np.random.default_rng(0)
+    lat, lon = 85 + 5 * rng.random(40), rng.uniform(-180, 180, 40)
+    table = pd.DataFrame({"lat": lat, "lon": lon, "t": np.cos(np.deg2rad(lon)) * (90 - lat)})
+    at = ([90.0, 90.0, 86.0, 86.0], [0.0, 123.0, 180.0, -180.0])
+    found = gt.interpolate(table, at)
+    assert isinstance(found, dict)
+    np.testing.assert_allclose(found["t_mean"][::2], found["t_mean"][1::2], atol=1e-9)
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def test_two_observations_are_too_few() -> None:
+    with pytest.raises(ValueError, match="2 observations are too few to interpolate; at least 3"):
+        plain(X[:2], Y[:2])
+
+
+def test_equal_values_say_nothing_of_the_spread() -> None:
+    with pytest.raises(ValueError, match="All 60 observations are 1, which says nothing"):
+        plain(y=np.ones(60))
+
+
+def test_one_place_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="All 60 observations are at one place"):
+        plain(np.ones((60, 2)))
+
+
+def test_missing_values_are_left_out_and_counted() -> None:
+    y = np.where(np.arange(60) < 3, np.nan, Y)
+    with pytest.warns(UserWarning, match="3 of 60 observations are NaN and are left out"):
+        found = plain(y=y)
+    same(found, plain(X[3:], Y[3:]))
+
+
+def test_missing_places_are_refused() -> None:
+    with pytest.raises(ValueError, match="Some observations have no place"):
+        plain(np.where(np.arange(120).reshape(60, 2) < 2, np.nan, X))
+    with pytest.raises(ValueError, match="Some places are NaN or infinite; drop them"):
+        plain(at=np.array([[np.nan, 1.0]]))
+
+
+def test_a_place_without_its_covariate_is_nan_and_said() -> None:
+    places = stations(33).iloc[30:].drop(columns="t")
+    places.iloc[0, 2] = np.nan
+    with pytest.warns(UserWarning, match="1 of 3 places have no covariate; their answer is NaN"):
+        found = gt.interpolate(stations(), places, covariates="elevation")
+    assert isinstance(found, pd.DataFrame)
+    assert found["t_mean"].isna().tolist() == [True, False, False]
+    with pytest.raises(ValueError, match="The places have no column 'elevation', a covariate"):
+        gt.interpolate(stations(), places[["lat", "lon"]], covariates="elevation")
+    with pytest.raises(ValueError, match="Unknown covariate 'elevatoin'"):
+        gt.interpolate(stations(), places, covariates="elevatoin")
+
+
+def test_unclear_tables_are_refused() -> None:
+    table = stations()
+    with pytest.raises(ValueError, match="the table has several: \\['t', 'u'\\]; name it"):
+        gt.interpolate(table.assign(u=1.0), table)
+    with pytest.raises(ValueError, match="Unknown column 'tt'"):
+        gt.interpolate(table, table, value="tt")
+    with pytest.raises(ValueError, match="no latitude 'lat' or 'y' among"):
+        gt.interpolate(table[["t", "lon"]], table)
+    with pytest.raises(ValueError, match="cannot be a list"):
+        gt.interpolate([1, 2], table)
+    with pytest.raises(ValueError, match="latitude 145"):
+        gt.interpolate(table.assign(lat=table["lat"] + 100), table)
+    with pytest.raises(ValueError, match="the places are an array"):
+        gt.interpolate(table, np.zeros((2, 2)), value="t")
+    with pytest.raises(ValueError, match="do not match; give one row and one value"):
+        gt.interpolate((X, Y[:5]), AT)
+    with pytest.raises(ValueError, match="do not have the 2 coordinates"):
+        plain(at=np.zeros((3, 3)))
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_map_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gridtnp.cli.commands import main
+
+    stations().drop(columns="elevation").to_csv(tmp_path / "obs.csv", index=False)
+    words = ["interpolate", str(tmp_path / "obs.csv"), "--at", "lat=46:49,lon=6:11,step=1"]
+    main([*words, "-o", str(tmp_path / "map.nc"), "--plot"])
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+    assert "map.nc" in capsys.readouterr().out
+    with xr.open_dataset(tmp_path / "map.nc") as found:
+        assert {"t_mean", "t_std", "t_q05", "t_q95"} <= set(found)
+    with pytest.raises(SystemExit):
+        main([*words, "-o", str(tmp_path / "map.nc")])
+    assert "already exists" in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""The process behind the model in the box: gradients, masks, tiles, continuity, the estimator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gridtnp as gt
+from gridtnp.interpolation import neighbours, posterior
+from gridtnp.interpolation.network import SOURCE
+from gridtnp.interpolation.process import Condition, Correlation, Shape, _correlation
+from gridtnp.interpolation.weights import WEIGHTS, load, pretrained
+from gridtnp.pretrain.fields import FieldPrior, draw_at
+from gridtnp.task import PointSet, Task
+
+
+def double(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_gradients_of_the_correlation_and_of_the_posterior() -> None:
+    squared, weights, shrink = double(1, 3, 4) * 3, double(1, 6, seed=1), double(1, seed=2)
+    inputs = tuple(v.requires_grad_() for v in (squared, weights, shrink))
+    assert torch.autograd.gradcheck(Correlation.apply, inputs)
+    a = double(2, 4, 4)
+    k = (a @ a.mT + torch.eye(4)).requires_grad_()
+    across, y = double(2, 4, 3, seed=3).requires_grad_(), double(2, 4, seed=4)
+
+    def conditioned(k: torch.Tensor, across: torch.Tensor) -> object:
+        return Condition.apply((k + k.mT) / 2, across, y)
+
+    assert torch.autograd.gradcheck(conditioned, (k, across))
+
+
+def test_predictions_use_the_same_correlation_as_training() -> None:
+    squared, weights, shrink = double(2, 3, 4) * 3, double(2, 6, seed=1), double(2, seed=2)
+    expected = Correlation.apply(squared, weights, shrink)
+    torch.testing.assert_close(_correlation(squared, Shape(weights, shrink)), expected)
+
+
+def test_masked_observations_change_nothing() -> None:
+    task = draw_at(FieldPrior(), (7,), 1, 40, 10).task
+    context = task.context[SOURCE]
+    assert context.y is not None
+    x, y = (torch.cat([v, 100 + v[:, :5]], 1) for v in (context.x, context.y))
+    mask = torch.arange(45)[None] < 40
+    masked = Task({SOURCE: PointSet(x, y, mask)}, task.target)
+    with torch.no_grad():
+        torch.testing.assert_close(pretrained()(masked).mean, pretrained()(task).mean)
+
+
+def test_tiles_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = draw_at(FieldPrior("Matérn 3/2"), (8, 2), 1, 700, 150).task
+    with torch.no_grad():
+        whole = pretrained()(task)
+        monkeypatch.setattr(posterior, "EXACT", 100)
+        monkeypatch.setattr(neighbours, "DENSE", 100)
+        tiled = pretrained()(task)
+    error = ((tiled.mean - whole.mean) / whole.stddev).abs()
+    assert error.median() < 0.02
+    assert error.quantile(0.95) < 0.2
+    ratio = tiled.stddev / whole.stddev
+    assert ratio.min() > 0.9
+    assert ratio.max() < 1.2
+
+
+def test_predictions_are_continuous_in_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = draw_at(FieldPrior("squared exponential"), (9,), 1, 300, 1).task
+    line = torch.linspace(0, 1, 4001, dtype=torch.float64)[None, :, None]
+    context = task.context[SOURCE]
+    low, high = context.x.double().amin(1), context.x.double().amax(1)
+    at = PointSet(low[:, None] + line * (high - low)[:, None])
+    for exact in (posterior.EXACT, 100):
+        monkeypatch.setattr(posterior, "EXACT", exact)
+        with torch.no_grad():
+            found = pretrained()(Task(task.context, at))
+        for values in (found.mean[0, :, 0], found.stddev[0, :, 0].log()):
+            steps = values.diff().abs()
+            assert steps.max() < 0.05 * values.std() + 0.02
+
+
+def test_the_weights_say_how_they_were_made() -> None:
+    about = load()[1]
+    assert {"settings", "steps", "held_out", "commit", "command"} <= set(about)
+    assert WEIGHTS.stat().st_size < 4e6
+
+
+def test_the_estimator_predicts_as_interpolate_does() -> None:
+    rng = np.random.default_rng(0)
+    X, at = rng.random((40, 3)), rng.random((7, 3))
+    y = X[:, 0] + 3 * X[:, 2] + 0.1 * rng.normal(size=40)
+    mean, std = gt.GriddedTNPRegressor().fit(X, y).predict(at, return_std=True)
+    found = gt.interpolate((X[:, :2], y), at[:, :2], covariates=(X[:, 2:], at[:, 2:]))
+    assert isinstance(found, dict)
+    np.testing.assert_allclose(mean, found["mean"])
+    np.testing.assert_allclose(std, found["std"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_the_estimator_passes_the_checks_of_scikit_learn() -> None:
+    from sklearn.utils.estimator_checks import check_estimator
+
+    found = check_estimator(gt.GriddedTNPRegressor(), on_fail=None, on_skip=None)
+    failed = {f"{c['check_name']}: {c['exception']}" for c in found if c["status"] == "failed"}
+    assert not failed
+
+
+@pytest.mark.slow
+def test_many_observations_and_targets_are_interpolated_in_bounded_memory() -> None:
+    import resource
+
+    rng = np.random.default_rng(0)
+    x = rng.random((6000, 2)) * 80
+    y = np.sin(x[:, 0] / 5) + 0.1 * rng.normal(size=len(x))
+    at = rng.random((20_000, 2)) * 80
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = gt.interpolate((x, y), at)
+    assert isinstance(found, dict)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3e6  # kB
+    error = found["mean"] - np.sin(at[:, 0] / 5)
+    assert np.sqrt((error**2).mean()) < 0.08
