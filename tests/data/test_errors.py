@@ -13,8 +13,8 @@ import torch
 from torch.distributions import Normal
 
 import gridtnp as gt
+from gridtnp.baselines.kriging import KrigingParameters, posterior
 from gridtnp.distributions.marginals import Gaussian, Product, of_readings
-from gridtnp.evaluation.kriging import KrigingParameters, posterior
 from gridtnp.kriging.fitting import deform, fit
 from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs
 from gridtnp.recipes import Recipe

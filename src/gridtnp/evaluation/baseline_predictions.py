@@ -14,13 +14,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from gridtnp.baselines.interpolation import Points, RawTask, observed_targets
 from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.quality import DataWarning
 from gridtnp.data.reading import Data
 from gridtnp.data.times import duration
 from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
-from gridtnp.evaluation.interpolation import Points, RawTask, observed_targets
 from gridtnp.evaluation.scores import Forecasts
 from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
 from gridtnp.inference.forecasts import Advance, Forecaster, above

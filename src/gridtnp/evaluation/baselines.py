@@ -12,17 +12,14 @@ from itertools import islice
 import numpy as np
 from jaxtyping import Float
 
-from gridtnp.data.dataset import Dataset
-from gridtnp.data.times import duration
-from gridtnp.errors import require_known
-from gridtnp.evaluation.boosting import Boosting
-from gridtnp.evaluation.climatology import (
+from gridtnp.baselines.boosting import Boosting
+from gridtnp.baselines.climatology import (
     Calendar,
     Climatology,
     EmpiricalClimatology,
     Persistence,
 )
-from gridtnp.evaluation.interpolation import (
+from gridtnp.baselines.interpolation import (
     Baseline,
     Bilinear,
     DistributionBaseline,
@@ -30,12 +27,15 @@ from gridtnp.evaluation.interpolation import (
     Nearest,
     RawTask,
 )
-from gridtnp.evaluation.kriging import TIMES, Kriging
-from gridtnp.evaluation.normal_scores import NormalScoreKriging
-from gridtnp.evaluation.pretrained import Pretrained
-from gridtnp.evaluation.regression import RegressionKriging, Regressors
+from gridtnp.baselines.kriging import TIMES, Kriging
+from gridtnp.baselines.normal_scores import NormalScoreKriging
+from gridtnp.baselines.pretrained import Pretrained
+from gridtnp.baselines.regression import RegressionKriging, Regressors
+from gridtnp.baselines.vecchia import Vecchia
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.times import duration
+from gridtnp.errors import require_known
 from gridtnp.evaluation.results import Prediction
-from gridtnp.evaluation.vecchia import Vecchia
 from gridtnp.grid import Grid
 from gridtnp.tasks.selection import Fraction, Selection
 from gridtnp.tasks.specification import TaskSpec

@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from gridtnp.baselines.interpolation import RawTask
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.times import show
@@ -26,7 +27,6 @@ from gridtnp.evaluation.baselines import (
     fit_baseline,
 )
 from gridtnp.evaluation.bootstrap import place_blocks
-from gridtnp.evaluation.interpolation import RawTask
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
 from gridtnp.inference.regions import share
 from gridtnp.tasks.area import area, targets_outside

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from gridtnp.evaluation.interpolation import KM_PER_HOUR, Baseline, Forecast, Points, RawTask
+from gridtnp.baselines.interpolation import KM_PER_HOUR, Baseline, Forecast, Points, RawTask
 
 TIMES, POINTS = 16, 200
 """Training times to fit the parameters to, and most observations of each."""

@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial import KDTree
 
+from gridtnp.baselines.interpolation import Baseline, Forecast, RawTask
+from gridtnp.baselines.regression import Regression, Regressors
 from gridtnp.data.reading import require_installed
-from gridtnp.evaluation.interpolation import Baseline, Forecast, RawTask
-from gridtnp.evaluation.regression import Regression, Regressors
 
 NEIGHBOURS = 8
 """Nearest observations that are inputs."""

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from gridtnp.baselines.interpolation import KM_PER_HOUR, Baseline, Forecast, Points, RawTask
+from gridtnp.baselines.kriging import TIMES
+from gridtnp.baselines.regression import Regression, Regressors
 from gridtnp.data.reading import require_installed
-from gridtnp.evaluation.interpolation import KM_PER_HOUR, Baseline, Forecast, Points, RawTask
-from gridtnp.evaluation.kriging import TIMES
-from gridtnp.evaluation.regression import Regression, Regressors
 
 NEIGHBOURS = 30
 """Neighbours of Vecchia's approximation."""

@@ -12,12 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 
-from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import pieces
-from gridtnp.data.sources import Panel, Records, Source
-from gridtnp.distributions.empirical import Empirical
-from gridtnp.distributions.marginals import Marginal
-from gridtnp.evaluation.interpolation import (
+from gridtnp.baselines.interpolation import (
     Baseline,
     DistributionBaseline,
     Forecast,
@@ -25,6 +20,11 @@ from gridtnp.evaluation.interpolation import (
     Points,
     RawTask,
 )
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.normalisation import pieces
+from gridtnp.data.sources import Panel, Records, Source
+from gridtnp.distributions.empirical import Empirical
+from gridtnp.distributions.marginals import Marginal
 
 MAX_STEPS_BACK = 48
 """How far persistence searches for a value in a panel."""

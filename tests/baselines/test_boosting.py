@@ -11,13 +11,13 @@ import test_kriging
 import test_regression
 from test_interpolation import raw_tasks
 
-from gridtnp.evaluation import boosting
+from gridtnp.baselines import boosting
+from gridtnp.baselines.boosting import Boosting
+from gridtnp.baselines.interpolation import InverseDistance
+from gridtnp.baselines.kriging import Kriging
+from gridtnp.baselines.regression import RegressionKriging, Regressors
+from gridtnp.baselines.vecchia import Vecchia
 from gridtnp.evaluation.baselines import Training, fit_baseline
-from gridtnp.evaluation.boosting import Boosting
-from gridtnp.evaluation.interpolation import InverseDistance
-from gridtnp.evaluation.kriging import Kriging
-from gridtnp.evaluation.regression import RegressionKriging, Regressors
-from gridtnp.evaluation.vecchia import Vecchia
 
 NAMES = ("t",)
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_interpolation import raw_tasks
 
+from gridtnp.baselines.interpolation import RawTask
+from gridtnp.baselines.kriging import Kriging
+from gridtnp.baselines.regression import LinearRegression, RegressionKriging, Regressors
 from gridtnp.data.dataset import Dataset
-from gridtnp.evaluation.interpolation import RawTask
-from gridtnp.evaluation.kriging import Kriging
-from gridtnp.evaluation.regression import LinearRegression, RegressionKriging, Regressors
 from gridtnp.tasks.specification import TaskSpec
 
 DAYS = pd.date_range("2000-01-01", periods=12, freq="1D")

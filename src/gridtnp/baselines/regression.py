@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from gridtnp.data.dataset import Dataset
-from gridtnp.data.features import COMPUTED
-from gridtnp.evaluation.interpolation import (
+from gridtnp.baselines.interpolation import (
     Baseline,
     Forecast,
     GriddedVariable,
@@ -23,7 +21,9 @@ from gridtnp.evaluation.interpolation import (
     RawTask,
     gridded_variables,
 )
-from gridtnp.evaluation.kriging import TIMES, Kriging
+from gridtnp.baselines.kriging import TIMES, Kriging
+from gridtnp.data.dataset import Dataset
+from gridtnp.data.features import COMPUTED
 from gridtnp.tasks.specification import TaskSpec
 
 RIDGE = 1e-3

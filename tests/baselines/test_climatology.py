@@ -8,9 +8,9 @@ import pytest
 import weather
 from test_interpolation import raw_tasks
 
+from gridtnp.baselines.climatology import Climatology, Persistence
+from gridtnp.baselines.interpolation import Nearest
 from gridtnp.data.dataset import Dataset
-from gridtnp.evaluation.climatology import Climatology, Persistence
-from gridtnp.evaluation.interpolation import Nearest
 
 
 def hourly(stations: int = 6, hours: int = 24 * 40) -> pd.DataFrame:

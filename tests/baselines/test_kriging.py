@@ -15,15 +15,15 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from test_interpolation import raw_tasks
 
-from gridtnp.data.dataset import Dataset
-from gridtnp.evaluation.interpolation import Nearest, Points, RawTask
-from gridtnp.evaluation.kriging import (
+from gridtnp.baselines.interpolation import Nearest, Points, RawTask
+from gridtnp.baselines.kriging import (
     JITTER,
     Kriging,
     KrigingParameters,
     nearest_posterior,
     posterior,
 )
+from gridtnp.data.dataset import Dataset
 
 NAMES = ("t",)
 

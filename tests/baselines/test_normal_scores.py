@@ -12,12 +12,12 @@ import torch
 from scipy.stats import norm, truncnorm
 
 import gridtnp as gt
+from gridtnp.baselines.kriging import KrigingParameters, covariance_at, posterior
+from gridtnp.baselines.normal_scores import approximate, impute
 from gridtnp.distributions.empirical import Empirical
 from gridtnp.distributions.marginals import Marginal
 from gridtnp.distributions.transformed import NormalScores, TransformedNormal
 from gridtnp.distributions.truncated import truncated_moments
-from gridtnp.evaluation.kriging import KrigingParameters, covariance_at, posterior
-from gridtnp.evaluation.normal_scores import approximate, impute
 from gridtnp.recipes import Recipe
 
 SAMPLES = {

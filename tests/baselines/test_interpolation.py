@@ -11,9 +11,9 @@ from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gridtnp.baselines.interpolation import Bilinear, InverseDistance, Nearest, RawTask
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.evaluation.interpolation import Bilinear, InverseDistance, Nearest, RawTask
 from gridtnp.tasks.selection import Fraction
 from gridtnp.tasks.specification import TaskSpec
 

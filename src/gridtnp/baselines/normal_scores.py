@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from gridtnp.baselines.interpolation import DistributionBaseline, Points, RawTask
+from gridtnp.baselines.kriging import JITTER, KrigingParameters, covariance_at
+from gridtnp.baselines.regression import RegressionKriging, Regressors
 from gridtnp.distributions.marginals import Marginal
 from gridtnp.distributions.transformed import NormalScores, TransformedNormal
 from gridtnp.distributions.truncated import Bounds, draw, draw_one, truncated_moments
-from gridtnp.evaluation.interpolation import DistributionBaseline, Points, RawTask
-from gridtnp.evaluation.kriging import JITTER, KrigingParameters, covariance_at
-from gridtnp.evaluation.regression import RegressionKriging, Regressors
 
 SWEEPS = 40
 """Most sweeps of expectation propagation."""

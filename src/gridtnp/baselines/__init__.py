@@ -1,0 +1,1 @@
+"""Baselines to compare with: interpolation, kriging, regression, boosting, climatology."""
