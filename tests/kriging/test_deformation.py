@@ -102,7 +102,7 @@ def test_a_covariance_that_differs_from_place_to_place_is_found(
     saved = deform(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0, score)
     assert saved > 0.02
     assert score() == pytest.approx((1 - saved) * before)
-    found = made.deformed(at[:1])
+    found = made.deformed(at[:1, :])
     west = at.place[0, :, 0] < -0.5
     assert found.amplitude[0, west].mean() > 1.2 * found.amplitude[0, ~west].mean()
 
