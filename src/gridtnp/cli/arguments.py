@@ -143,7 +143,7 @@ def draw_map(found: Any, observations: Any, path: Path) -> None:
     time = None
     if "time" in found.dims:
         time = found["time"].to_numpy()[-1]
-    stations = observations if isinstance(observations, pd.DataFrame) else None
+    stations: Any = observations if isinstance(observations, pd.DataFrame) else None
     if stations is not None and time is not None:
         stations = stations[pd.to_datetime(stations["time"]) == time]
     maps(found, variable, stations=stations, time=time).savefig(path)

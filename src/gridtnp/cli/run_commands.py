@@ -265,6 +265,7 @@ def interpolate(
         samples=samples,
         seed=seed,
     )
+    assert not isinstance(found, dict)  # locations are a table or a grid here
     write(found, output, overwrite=overwrite)
     wrote = [str(output)]
     if plot:
