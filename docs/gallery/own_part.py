@@ -49,22 +49,24 @@ print("MaxGridEncoder keeps the contract of a grid encoder")
 
 # %%
 torch.manual_seed(0)
-config = gt.preset("gp/swin-tnp-pt-32x32").relative().on(grid).smooth()
-model = gt.build_model(config.model_copy(update={"dim": 32, "heads": 4}))
+preset = gt.preset("gp/swin-tnp-pt-32x32")
+architecture = preset.architecture.model_copy(update={"grid": grid})
+config = preset.model_copy(update={"architecture": architecture, "dim": 32, "heads": 4})
+model = gt.build_model(config.relative().smooth())
 model.fusion.encoder = MaxGridEncoder(grid)
 
 kernel = SquaredExponential(0.6)
 process = GaussianProcess(box=((-2, 2), (-2, 2)), context=(100, 300), targets=300, kernel=kernel)
-optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-steps = 200
+optimiser = torch.optim.Adam(model.parameters(), lr=4e-3)
+steps = 500
 for step, batch in zip(range(steps), stream(process, seed=0, batch=4), strict=False):
-    optimiser.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
+    optimiser.param_groups[0]["lr"] = 4e-3 * (1 - step / steps)
     optimiser.zero_grad()
     loss = model.loss(batch.task)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimiser.step()
-    if step % 50 == 0:
+    if step % 100 == 0:
         print(f"step {step}: negative log-likelihood {loss.item():.2f}")
 
 # %% [markdown]

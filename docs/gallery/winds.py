@@ -51,7 +51,7 @@ for ax, (title, flow) in zip(axes, flows.items(), strict=True):
     for lon, lat in (ring.T for ring in gt.demo.coastline()):
         ax.fill(lon, lat, lon + 360, lat, color="0.85", zorder=0)
     ax.set(title=title, xlim=(140, 240), ylim=(14, 61), aspect=1 / np.cos(np.deg2rad(38)))
-    ax.set(xlabel="longitude (°E)")
+    ax.set(xlabel="longitude (°E)", xticks=range(150, 240, 20))
     if flow is None:
         ax.quiver(now["lon"], now["lat"], now["u"], now["v"], scale=350, width=0.0035)
         continue
