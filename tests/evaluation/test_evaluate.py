@@ -15,12 +15,12 @@ from torch.distributions import Laplace
 import gridtnp as gt
 from gridtnp.config import Embedded, GriddedConfig, Harmonics, Neighbour, PseudoToken, Raw, Swin
 from gridtnp.estimator import GriddedTNP
-from gridtnp.evaluation.baselines import BASELINES, NEED_TRAINING, default_baselines
+from gridtnp.evaluation.baselines import BASELINES, PREDICT_SPREAD, default_baselines
 from gridtnp.tasks.specification import TaskSpec
 
 ALL = (
     *("nearest", "idw", "bilinear", "kriging", "kriging-drift", "regression-kriging"),
-    *("gpboost", "boosting", "persistence", "climatology"),
+    *("gpboost", "boosting", "persistence", "climatology", "pretrained"),
     *("normal-scores", "empirical-climatology"),
 )
 
@@ -114,7 +114,7 @@ def test_every_baseline_runs_and_knowing_the_height_pays(model: GriddedTNP, part
     for name in ("kriging-drift", "regression-kriging"):
         assert rows.loc[name, "rmse"] < 1.0 < rows.loc["kriging", "rmse"]
     assert rows["spread"].to_dict() == {
-        **dict.fromkeys(("model", *NEED_TRAINING), "predicted"),
+        **dict.fromkeys(("model", *PREDICT_SPREAD), "predicted"),
         **dict.fromkeys(("nearest", "idw", "bilinear", "persistence"), "training errors"),
     }
     assert rows["units"].eq("degC").all()
