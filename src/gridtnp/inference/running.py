@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -105,7 +106,7 @@ def shared_store(
 ) -> RegionStore:
     """The store of a prediction in parts, laid out if it is not there."""
     outline = forecaster.outline(regions)
-    arrays = [outline[name].values for name in sorted(map(str, outline.coords))]
+    arrays = [np.asarray(outline[name]) for name in sorted(map(str, outline.coords))]
     settings = forecaster.settings() | {"coordinates": f"#{hash_arrays(*arrays)}"}
     columns = forecaster.about()
     return lay_out(path, outline, columns, regions, settings, overwrite=overwrite)
