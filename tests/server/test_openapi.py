@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from exploring import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
@@ -25,13 +26,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-TRIES = settings(
-    max_examples=12,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+TRIES = settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.slow
