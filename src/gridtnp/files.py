@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import time
 import warnings
@@ -292,11 +293,14 @@ def _clear(staging: Path) -> None:
         place = staging.parent / old.name
         if not place.exists():
             os.replace(old, place)
-    for _ in range(CLEARING):  # a thread of the writer may still be adding a file
+    failed = sys.exc_info()[0] is not None
+    for _ in range(CLEARING):  # a thread of a writer that failed may still be adding a file
         shutil.rmtree(staging, ignore_errors=True)
-        if not staging.exists():
+        if not failed and not staging.exists():
             return
         time.sleep(0.05)
+        if not staging.exists():
+            return
 
 
 def _identity(path: Path | int) -> tuple[int, int] | None:
