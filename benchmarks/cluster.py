@@ -83,7 +83,7 @@ def on_workers(number: int, predict: Any, times: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=24)
+    parser.add_argument("--times", type=int, default=96)
     parser.add_argument("--folder", default=None)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import xarray as xr
 
 import gridtnp as gt
@@ -167,6 +168,11 @@ def main() -> None:
             address = json.loads(served.stdout.readline())["address"]
             port, other = int(address.rstrip("/").rsplit(":", 1)[1]), int(bare.stdout.readline())
             urllib.request.urlopen(f"{address}map").read()  # made at the start, in the background
+            server = psutil.Process(served.pid)
+            before = sum(server.cpu_times()[:2])
+            position = asyncio.run(load(port, options.clients, options.seconds, [*asked]))
+            used = sum(server.cpu_times()[:2]) - before
+            position["server_cpu_ms"] = round(1e3 * used / position["requests"], 1)
             results = {
                 "commit": version,
                 "machine": platform.machine(),
@@ -174,7 +180,7 @@ def main() -> None:
                 "load_by_others": round(started, 1),
                 "clients": options.clients,
                 "seconds": options.seconds,
-                "position": asyncio.run(load(port, options.clients, options.seconds, [*asked])),
+                "position": position,
                 "health of the same server": asyncio.run(
                     load(port, options.clients, options.seconds / 6, [("/health", None)])
                 ),

@@ -1,9 +1,9 @@
 """Make src/gridtnp/demo/coastline.npz: the coastlines of the world.
 
-They are from Natural Earth at 1:110 million (public domain), in the npm package `world-atlas`:
+They are from Natural Earth at 1:50 million (public domain), in the npm package `world-atlas`:
 
     $ npm pack world-atlas@2.0.2 && tar xzf world-atlas-2.0.2.tgz
-    $ python scripts/make_coastline.py package/land-110m.json
+    $ python scripts/make_coastline.py package/land-50m.json
 
 The input is TopoJSON: arcs of delta-encoded integers, and rings made of arcs, where ~i means arc i
 reversed. Rings that cross the date line are cut at ±180°, and Antarctica is closed along the edge
@@ -22,9 +22,9 @@ import numpy as np
 
 OUTPUT = Path(__file__).parent.parent / "src" / "gridtnp" / "demo" / "coastline.npz"
 PROVENANCE = (
-    "Natural Earth 1:110m land (public domain), from land-110m.json of the npm package "
+    "Natural Earth 1:50m land (public domain), from land-50m.json of the npm package "
     "world-atlas 2.0.2, cut at the date line, made by scripts/make_coastline.py; "
-    "closed rings of degrees east and north"
+    "closed rings of hundredths of degrees east and north, as differences of consecutive points"
 )
 
 
@@ -70,20 +70,27 @@ def cut(ring: np.ndarray, limit: float) -> np.ndarray:
     return np.array([*kept, *kept[:1]]).reshape(-1, 2)
 
 
+def distinct(ring: np.ndarray) -> np.ndarray:
+    """Without points that are the same as the one before."""
+    return ring[np.append(True, (np.diff(ring, axis=0) != 0).any(1))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("input", type=Path, help="land-110m.json of world-atlas")
+    parser.add_argument("input", type=Path, help="land-50m.json of world-atlas")
     found = rings(json.loads(parser.parse_args().input.read_text()))
     broken = [i for i, ring in enumerate(found) if len(ring) < 4 or (ring[0] != ring[-1]).any()]
     if broken:
         raise SystemExit(f"Rings {broken} do not end where they start.")
     found = [piece for ring in found for piece in on_the_map(ring)]
-    points = np.concatenate(found).round(3).astype(np.float32)
+    found = [distinct((100 * ring).round().astype(np.int32)) for ring in found]
+    found = [ring for ring in found if len(ring) >= 4]
+    points = np.diff(np.concatenate(found), axis=0, prepend=0).T  # small numbers compress best
     starts = np.cumsum([0, *(len(ring) for ring in found[:-1])])
     np.savez_compressed(OUTPUT, points=points, starts=starts, provenance=np.array(PROVENANCE))
-    print(f"{OUTPUT}: {len(found)} rings, {len(points)} points, {OUTPUT.stat().st_size} bytes")
+    print(f"{OUTPUT}: {len(found)} rings, {points.shape[1]} points, {OUTPUT.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

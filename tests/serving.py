@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,11 +22,14 @@ import xarray as xr
 from report_cases import SOURCE, UNITS, fitted, parts
 
 import gridtnp as gt
-from gridtnp.data.quality import collecting
+from gridtnp.evaluation.results import Evaluation
+from gridtnp.evaluation.saved import SavedScores
 from gridtnp.server.app import create_app
+from gridtnp.server.connections import configure
 from gridtnp.server.run import LOCAL, bind
 from gridtnp.server.served import Fresh, Served
 from gridtnp.server.work import Limits
+from gridtnp.sources.quality import collecting
 
 LIMITS = Limits(
     body=200_000,
@@ -100,8 +104,7 @@ class Server:
 def running(served: Served, limits: Limits = LIMITS, **options: Any) -> Iterator[Server]:
     listening = bind("127.0.0.1", 0)
     app = create_app(served, limits, hosts=LOCAL, **options)
-    config = uvicorn.Config(app, log_level="error", access_log=False, limit_concurrency=200)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(configure(app, limits))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     try:
@@ -132,7 +135,38 @@ def served() -> Served:
     fresh = Fresh(
         {"stations": small.table(), SOURCE: small.field()}, {"elevation": small.heights()}
     )
-    return Served(model.contents, test, fresh, "small")
+    return Served(model.contents, test, fresh, "small", saved(evaluated()))
+
+
+@cache
+def evaluated() -> Evaluation:
+    model, _, test = model_and_parts()
+    return model.evaluate(test, ["nearest"])
+
+
+def saved(evaluation: Evaluation) -> SavedScores | None:
+    """What a run keeps of an evaluation."""
+    with TemporaryDirectory() as folder:
+        evaluation.save(folder)
+        return SavedScores.read(folder)
+
+
+@cache
+def rainy() -> tuple[gt.GriddedTNP, Served]:
+    """A model of rain and temperature with its scores; no station is held out."""
+    rng = np.random.default_rng(0)
+    sites = pd.DataFrame({"lat": rng.uniform(45, 50, 20), "lon": rng.uniform(5, 10, 20)})
+    rows = sites.assign(station=[f"S{i}" for i in range(20)]).merge(
+        pd.DataFrame({"time": pd.date_range("2020", periods=12)}), how="cross"
+    )
+    rows["rain"] = np.maximum(3 * rng.normal(size=len(rows)), 0)
+    rows["tmax"] = 10 * np.sin(rows["lat"]) + rng.normal(size=len(rows))
+    units = {"s.rain": "mm", "s.tmax": "degC"}
+    data = gt.Dataset({"s": rows}, target=["s.rain", "s.tmax"], units=units)
+    train, _, test = data.split(time=["2020-01-07", "2020-01-09"])
+    model = fitted(train)
+    scores = saved(model.evaluate(test, ["nearest"]))
+    return model, Served(model.contents, test, name="rain", scores=scores)
 
 
 def observations(number: int = 30) -> pd.DataFrame:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import xarray as xr
 
 import gridtnp as gt
@@ -11,6 +12,7 @@ import gridtnp as gt
 DEMO = Path(__file__).parent.parent / "experiments" / "demo.py"
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_scores_maps_and_a_model(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     command = [sys.executable, str(DEMO), "--out", str(out), "--steps", "12"]

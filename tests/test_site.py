@@ -174,8 +174,12 @@ def test_notebooks_can_be_downloaded(site: Path) -> None:
 @pytest.mark.parametrize("word", ["kriging", "hold_out_stations", "MaxGridEncoder"])
 def test_search_works_from_a_folder(site: Path, browser: Browser, word: str) -> None:
     visit(browser, site / "search.html", f"?q={word}")
-    browser.wait("return document.querySelectorAll('#search-results li a').length > 0", 30)
-    assert word.lower() in browser.text("#search-results").lower()
+    browser.wait("return document.querySelectorAll('#search-results li a').length > 0", 120)
+    found = browser.run(
+        "return document.querySelector('#search-results li a').getAttribute('href')"
+    )
+    page = site / re.split("[?#]", found)[0]
+    assert word.lower() in page.read_text(encoding="utf-8").lower()
 
 
 @pytest.mark.slow

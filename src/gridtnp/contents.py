@@ -16,9 +16,9 @@ import torch
 from gridtnp.config import GriddedConfig, ModelConfig
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.times import duration
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe, recipe
+from gridtnp.sources.times import duration
 from gridtnp.tasks.assembly import Assembler
 from gridtnp.tasks.sampling import NOW, Sampler
 from gridtnp.tasks.selection import Selection
@@ -58,6 +58,10 @@ class ModelContents:
     @contextmanager
     def inference(self) -> Iterator[None]:
         """Evaluation mode without gradients; afterwards the network is as before."""
+        if not any(module.training for module in self.network.modules()):
+            with torch.no_grad():  # nothing to change, which takes longer than a small prediction
+                yield
+            return
         training = self.network.training
         self.network.eval()
         try:

@@ -1,4 +1,4 @@
-"""Errors that many parts raise: unknown names, and packages that are not installed."""
+"""Errors that many parts raise: unknown names, packages that are not installed, and reasons."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ def require_installed(module: str, extra: str, what: str) -> Any:
         raise ImportError(
             f"{what} needs {module}, which is not installed: pip install 'gridtnp[{extra}]'."
         ) from error
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, without its full stop, or else the name of its type."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

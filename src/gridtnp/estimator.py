@@ -14,7 +14,6 @@ from gridtnp.config import ModelConfig, Positions
 from gridtnp.contents import ModelContents, describe, describe_html
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.reading import Data
 from gridtnp.design.likelihoods import require_possible_values
 from gridtnp.design.models import ModelOptions, Size, design, device_here
 from gridtnp.distributions.kinds import Likelihood
@@ -30,6 +29,7 @@ from gridtnp.inference.running import Output
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
+from gridtnp.sources.reading import Data
 from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec

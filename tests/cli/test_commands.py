@@ -23,6 +23,7 @@ from gridtnp.cli.arguments import load_run, read_context, read_places
 from gridtnp.cli.commands import main
 from gridtnp.cli.experiment import read_experiment
 from gridtnp.estimator import GriddedTNP
+from gridtnp.evaluation.saved import SavedScores
 
 GRID = "lat=48:54,lon=-4:4,step=1"
 NOON = "2019-03-01T12:00"
@@ -207,6 +208,9 @@ def test_evaluate_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wrote runs/exp/eval/parts/0-of-1.parquet; 1 of 1 parts" in output(
         capsys, *command, "0/1"
     )
+    saved = SavedScores.read("runs/exp")
+    assert saved is not None
+    assert saved.rows[0]["points"] == many
 
 
 def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
-from gridtnp.data.sources import Records
+from gridtnp.sources.quality import DataWarning
+from gridtnp.sources.source import Records
 
 
 def dataset(**more: object) -> Dataset:
@@ -49,6 +49,19 @@ def test_the_description_lists_sources_and_features(capsys: pytest.CaptureFixtur
     assert lines[3] == "    known at each place: elevation"
     assert lines[4].startswith("  era5: grid of 4 × 5, 6 times, 50 to 53.75 N, -2.5 to 2.5 E, ")
     assert lines[-1] == "  features: day_of_year_sin, day_of_year_cos"
+
+
+def test_units_of_a_whole_source_are_those_of_its_variables() -> None:
+    frame = weather.stations().assign(gust=5.0, sigma=0.5)
+    data = Dataset(
+        {"stations": frame},
+        target="stations.t2m",
+        units={"stations": "K"},
+        error={"stations.t2m": "sigma"},
+    )
+    units = {v.name: v.units for v in data.sources["stations"].variables}
+    assert units["t2m"] == units["gust"] == "K"
+    assert units["sigma"] != "K"
 
 
 def test_what_is_dropped_is_warned_about_and_logged(tmp_path: Path) -> None:

@@ -162,10 +162,11 @@ def test_the_noise_is_what_reading_errors_do_not_explain() -> None:
         inputs, scores = Inputs(place, None, nothing, error), count(100, -10)
         fit(process, inputs, y, mask)
         at = Inputs(place, None, nothing)
-        noise.append(process.noise_variance(at).mean().item())
+        noise.append(process.noise_variance(process.points(at)).mean().item())
         deform(process, inputs, y, mask, lambda scores=scores: float(next(scores)))
         assert process.deformation.outputs(place).abs().max() > 0.01
-        more = process.noise_variance(inputs) - process.noise_variance(at)
+        with_errors, without = (process.noise_variance(process.points(i)) for i in (inputs, at))
+        more = with_errors - without
         torch.testing.assert_close(more, torch.zeros_like(y) if error is None else error)
     assert noise[0] > 0.7
     assert noise[1] < 0.4

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from gridtnp.data.features import COMPUTED, StaticField, sine_of_solar_elevation
-from gridtnp.data.reading import read_source
+from gridtnp.sources.reading import read_source
 
 
 def times(*texts: str) -> np.ndarray:

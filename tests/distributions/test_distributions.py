@@ -86,6 +86,7 @@ def brute_force(d: Marginal, kind: str, f: Callable[[Tensor], Tensor]) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(40))
 @given(seed=seeds, p=st.floats(1e-4, 1 - 1e-4))
 def test_quantiles_invert_the_cdf(kind: str, seed: int, p: float) -> None:
     d, level = made(kind, seed), number(p)[None]
@@ -112,6 +113,7 @@ def test_density_integrates_to_one_and_gives_the_moments(kind: str, seed: int) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(40))
 @given(seed=seeds, y=st.floats(-3, 6))
 def test_cdf_is_what_lies_at_or_below(kind: str, seed: int, y: float) -> None:
     d = made(kind, seed, size=0.7)
@@ -127,6 +129,7 @@ def test_cdf_is_what_lies_at_or_below(kind: str, seed: int, y: float) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(40))
 @given(raw=st.lists(st.sampled_from(EXTREME), min_size=17, max_size=17), data=st.data())
 def test_any_raw_output_has_a_finite_density_and_gradient(
     kind: str, raw: list[float], data: st.DataObject
@@ -368,6 +371,14 @@ def test_quantile_spline_passes_through_its_knots(seed: int) -> None:
         level = number((i + 1) / 5)
         assert torch.allclose(d.icdf(level), knots[:, i])
         assert torch.allclose(d.cdf(knots[:, i]), level)
+
+
+@settings(max_examples=examples(20))
+@given(seed=seeds, y=st.floats(-8, 8))
+def test_crps_of_a_quantile_spline(seed: int, y: float) -> None:
+    """In closed form, and by quadrature between its knots."""
+    d, value = made("quantiles", seed, size=0.7), number(y)[None]
+    assert float(d.crps(value)) == pytest.approx(float(Marginal.crps(d, value)), rel=1e-6)
 
 
 # ---- products, units and special functions -------------------------------------------------------

@@ -17,6 +17,7 @@ from small import DAYS, STATIONS, evaluation
 
 from gridtnp.evaluation import scores
 from gridtnp.evaluation.results import Evaluation, Prediction
+from gridtnp.evaluation.saved import SavedScores
 from gridtnp.evaluation.summary import ScoreTable
 from gridtnp.evaluation.sums import SCORES
 
@@ -288,6 +289,7 @@ def test_it_becomes_json_and_files(tmp_path: Path) -> None:
         "calibration.json",
         "per_station.parquet",
         "scores.csv",
+        "scores.json",
     ]
     written = pd.read_csv(place / "scores.csv")
     np.testing.assert_allclose(written["crps"], made.to_dataframe()["crps"])
@@ -300,6 +302,21 @@ def test_it_becomes_json_and_files(tmp_path: Path) -> None:
     assert sum(found["model"]["pit"]) == pytest.approx(1.0)
     assert found["model"]["normalised_log_density"] == pytest.approx(-1.419, abs=0.12)
     assert made.save(tmp_path / "run") == place  # again
+
+
+def test_saved_scores_are_read_to_the_last_digit(tmp_path: Path) -> None:
+    made = evaluation(notes=("a note",))
+    assert SavedScores.read(tmp_path) is None
+    place = made.save(tmp_path)
+    found = SavedScores.read(tmp_path)
+    assert found is not None
+    pd.testing.assert_frame_equal(pd.DataFrame(found.rows), made.to_dataframe(), check_exact=True)
+    assert found.calibration == made.calibration()
+    assert (found.split, found.notes) == (made.split, made.notes)
+    assert found.variables == tuple(made.variables)
+    (place / "scores.json").write_text('{"scores": [1]}')
+    with pytest.raises(ValueError, match=r"does not hold the scores .*; evaluate the run again\.$"):
+        SavedScores.read(tmp_path)
 
 
 def test_writing_that_fails_leaves_the_old_file(
@@ -315,7 +332,7 @@ def test_writing_that_fails_leaves_the_old_file(
     with pytest.raises(OSError, match="No space left"):
         evaluation(notes=("x",), seed=1).save(tmp_path)
     assert (place / "scores.csv").read_bytes() == before
-    assert len(list(place.iterdir())) == 3
+    assert len(list(place.iterdir())) == 4
 
 
 def test_brackets_in_names_and_units_are_shown_as_they_are() -> None:

@@ -23,13 +23,13 @@ from gridtnp.config import ModelConfig
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.data.places import latlon_grid
-from gridtnp.data.quality import DataWarning
 from gridtnp.estimator import GriddedTNP
 from gridtnp.files import read_tensors
 from gridtnp.inference.joint_samples import farthest_points
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.reproduce import gp
+from gridtnp.sources.quality import DataWarning
 from gridtnp.synthetic.covariances import SquaredExponential
 from gridtnp.synthetic.processes import GaussianProcess, draw_at
 from gridtnp.task import PointSet

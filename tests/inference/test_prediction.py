@@ -18,14 +18,14 @@ from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.places import latlon_grid
-from gridtnp.data.quality import DataWarning
 from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import EARTH_RADIUS
 from gridtnp.inference.conditioning import Conditioner
 from gridtnp.network.model import PIECE
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.quality import DataWarning
 from gridtnp.tasks.specification import TaskSpec
 
 NOON = "2019-03-01T12:00"

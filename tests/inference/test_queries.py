@@ -11,8 +11,8 @@ from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridtnp.data.sources import Variable
 from gridtnp.inference.queries import Query, attributes_of, column
+from gridtnp.sources.source import Variable
 
 
 def ask(places: object) -> tuple[Query, dict[str, np.ndarray]]:

@@ -51,7 +51,7 @@ def rough_west(tasks: int) -> tuple[Inputs, Tensor]:
 
 def test_it_is_the_identity_until_it_is_fitted() -> None:
     made, at = process(), points(20, 0)
-    found = made.deformed(at)
+    found = made.deformation(made.coordinates(at))
     assert torch.equal(found.coordinates, made.coordinates(at))
     assert not found.additional.any()
     assert (found.amplitude == 1).all()
@@ -61,7 +61,8 @@ def test_it_is_the_identity_until_it_is_fitted() -> None:
 @settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10_000), size=st.floats(0, 2))
 def test_a_deformed_covariance_is_a_covariance(seed: int, size: float) -> None:
-    made, at = deformed(seed, size), points(40, seed)
+    made = deformed(seed, size)
+    at = made.points(points(40, seed))
     k = made.covariance(at, at)
     assert torch.allclose(k, k.mT)
     assert torch.linalg.eigvalsh(k).min() > -1e-8 * k.diagonal(dim1=1, dim2=2).max()
@@ -73,11 +74,12 @@ def test_the_posterior_of_a_deformed_process_is_exact() -> None:
     made, seen, asked = deformed(3, 0.5), points(30, 4), points(9, 5)
     y = torch.randn(1, 30).double()
     mean, std = made.predict(made.condition(seen, y, torch.ones(1, 30) > 0), asked)
+    residual, trend = (y - made.mean(seen))[..., None], made.mean(asked)
+    seen, asked = made.points(seen), made.points(asked)
     noise = torch.diag_embed(made.noise_variance(seen))
     jitter = 1e-6 * max(1.0, float(made.variance(seen).max())) * torch.eye(30).double()
     k, across = made.covariance(seen, seen) + noise + jitter, made.covariance(asked, seen)
-    residual = (y - made.mean(seen))[..., None]
-    known = made.mean(asked) + (across @ torch.linalg.solve(k, residual))[..., 0]
+    known = trend + (across @ torch.linalg.solve(k, residual))[..., 0]
     assert mean.numpy() == pytest.approx(known.numpy(), abs=1e-8)
     explained = (across * torch.linalg.solve(k, across.mT).mT).sum(-1)
     variance = made.variance(asked) - explained + made.noise_variance(asked)
@@ -102,7 +104,7 @@ def test_a_covariance_that_differs_from_place_to_place_is_found(
     saved = deform(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0, score)
     assert saved > 0.02
     assert score() == pytest.approx((1 - saved) * before)
-    found = made.deformed(at[:1, :])
+    found = made.deformation(made.coordinates(at[:1, :]))
     west = at.place[0, :, 0] < -0.5
     assert found.amplitude[0, west].mean() > 1.2 * found.amplitude[0, ~west].mean()
 

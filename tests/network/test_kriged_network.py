@@ -137,7 +137,7 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
         return local(x, z) + drift(x, z) + level**2
 
     noise = float(made.noise.exp()) ** 2
-    jitter = JITTER * max(1.0, made.variance(seen).max().item())
+    jitter = JITTER * max(1.0, made.variance(made.points(seen)).max().item())
     k = covariance(seen, seen) + (noise + jitter) * np.eye(25)
     cross = covariance(asked, seen)
     expected = trend(asked) + cross @ np.linalg.solve(k, y[0].numpy() - trend(seen))
@@ -163,7 +163,7 @@ def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
     torch.manual_seed(0)
     made, seen, truth = fresh(5.0), inputs(150, 0), fresh(0.7)
     truth.noise.fill_(np.log(0.05))
-    k = truth.covariance(seen, seen) + 1e-8 * torch.eye(150).double()
+    k = truth.covariance(truth.points(seen), truth.points(seen)) + 1e-8 * torch.eye(150).double()
     y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[..., 0]
     y, everyone = y + 0.05 * torch.randn(1, 150).double(), torch.ones(1, 150) > 0
     y = y + 2 * seen.regressors[..., 2] + 1  # which regression explains
@@ -179,10 +179,10 @@ def test_fitting_raises_the_likelihood_and_finds_the_noise() -> None:
     assert made.noise.exp().item() < 0.15
     assert made.coefficients[2].item() == pytest.approx(2, abs=0.1)
     assert not any(p.requires_grad for p in made.buffers())
-    jitter = JITTER * made.variance(seen).max().clamp_min(1)
+    jitter = JITTER * made.variance(made.points(seen)).max().clamp_min(1)
     exact = torch.distributions.MultivariateNormal(
         made.mean(seen)[0],
-        made.covariance(seen, seen)[0]
+        made.covariance(made.points(seen), made.points(seen))[0]
         + torch.eye(150).double() * (made.noise.double().exp() ** 2 + jitter),
     )
     assert score() == pytest.approx(exact.log_prob(y[0]).item(), rel=1e-6)
@@ -379,7 +379,7 @@ def test_an_outlier_does_not_move_the_prediction() -> None:
     torch.manual_seed(1)
     made, seen, asked = fresh(2.0), inputs(60, 0), inputs(20, 1)
     made.tolerance.fill_(TOLERATED)
-    k = made.covariance(seen, seen) + 0.01 * torch.eye(60).double()
+    k = made.covariance(made.points(seen), made.points(seen)) + 0.01 * torch.eye(60).double()
     y = (torch.linalg.cholesky(k) @ torch.randn(60, 1).double())[..., 0] + made.mean(seen)
     everyone = torch.ones(1, 60) > 0
     clean = made.predict(made.condition(seen, y, everyone), asked)[0]
@@ -425,7 +425,7 @@ def test_hyper_parameters_are_fitted_without_outliers() -> None:
     torch.manual_seed(0)
     truth, seen = fresh(0.7), inputs(150, 0)
     truth.noise.fill_(np.log(0.05))
-    k = truth.covariance(seen, seen) + 0.05**2 * torch.eye(150).double()
+    k = truth.covariance(truth.points(seen), truth.points(seen)) + 0.05**2 * torch.eye(150).double()
     y = (torch.linalg.cholesky(k) @ torch.randn(150, 1).double())[..., 0]
     wrong, everyone = y.clone(), torch.ones(1, 150) > 0
     wrong[0, ::30] += 40 * torch.randn(5).double()
@@ -466,7 +466,7 @@ def test_the_local_spread_is_a_weighted_mean_of_the_errors_around(n: int, masked
         errors = np.delete(z, [] if skip is None else [skip]) / MEAN_SURPRISE
         return (1.5 + weight @ errors) / (1.5 + weight.sum())
 
-    found = made.local_spread(given, asked)
+    found = made.local_spread(given, made.points(asked))
     np.testing.assert_allclose(found[0], [expected(at, None) for at in targets], rtol=1e-5)
     plain = made.predict(replace(given, surprise=None), asked)[1]
     torch.testing.assert_close(made.predict(given, asked)[1], plain * found)
@@ -489,7 +489,7 @@ def test_where_observations_disagree_the_spread_is_larger() -> None:
     torch.manual_seed(0)
     flat = Inputs(4 * torch.rand(1, 600, 2).double() - 2, None, torch.zeros(1, 600, 0).double())
     truth = flat_process()
-    k = truth.covariance(flat, flat) + 1e-8 * torch.eye(600).double()
+    k = truth.covariance(truth.points(flat), truth.points(flat)) + 1e-8 * torch.eye(600).double()
     y = (torch.linalg.cholesky(k) @ torch.randn(600, 1).double())[..., 0]
     west = flat.place[0, :, 0] < 0
     y = y + torch.where(west, 0.3, 0.03) * torch.randn(1, 600).double()

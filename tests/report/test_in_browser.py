@@ -11,8 +11,8 @@ import pytest
 from browser import Browser, why_not
 from report_cases import SOURCE, STATION, Case, case, stations_only, timeless
 
-from gridtnp.data.times import show
 from gridtnp.report.packing import unpack
+from gridtnp.sources.times import show
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 

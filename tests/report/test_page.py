@@ -146,6 +146,28 @@ def test_what_sources_are_worth_is_measured_on_the_same_points() -> None:
     assert table["crps"].nunique() == 3
 
 
+@pytest.mark.parametrize(
+    ("region", "least", "most"),
+    [
+        (Region(37.0, 41.0, -109.0, -102.0), 0, 0),  # Colorado
+        (Region(49.0, 59.0, -8.0, 2.0), 300, 2_000),  # Great Britain
+        (Region(50.0, 70.0, 160.0, 200.0), 300, 3_000),  # across the date line
+        (Region(-90.0, 90.0, -180.0, 180.0), 5_000, 40_000),
+    ],
+)
+def test_coastlines_are_those_of_the_region(region: Region, least: int, most: int) -> None:
+    found = page.coastline(region)
+    lon, lat = unpack(found["lon"]), unpack(found["lat"])
+    assert least <= len(lon) == len(lat) == sum(found["sizes"]) <= most
+    if region.around or not len(lon):
+        return
+    lines = np.split(np.stack([lon, lat]), np.cumsum(found["sizes"])[:-1], axis=1)
+    for x, y in lines:
+        inside = (y >= region.south - 2) & (y <= region.north + 2)
+        inside &= np.mod(x - region.west + 2, 360) <= region.east - region.west + 4
+        assert inside[1:-1].all()
+
+
 # ---- one file, nothing else ----------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psutil
@@ -85,6 +86,8 @@ def test_path_tricks(server: Server, path: str) -> None:
     assert_sentence(found.sentence)
 
 
+WIDE_NAMES = [f"c{i}" for i in range(15_000)]
+WIDE = f"\n{','.join(WIDE_NAMES)}\n{','.join('1' * 15_000)}\n"
 CSV = "lat,lon,time,elevation,t2m\n51,0,2019-03-01T12:00,10,{}\n"
 
 
@@ -95,7 +98,8 @@ CSV = "lat,lon,time,elevation,t2m\n51,0,2019-03-01T12:00,10,{}\n"
         (b"\xff\xfe\x00", 400, "not JSON"),
         (b"[]", 400, "The body: "),
         (b"[" * 150_000, 400, "not JSON"),
-        (b'{"at":' * 20_000, 400, "not JSON"),
+        (b'{"at":' * 5_000, 400, "not JSON"),
+        (b'{"at":' * 20_000, 400, "more than 10,000 keys"),
         (b'{"at": {"lat": [NaN], "lon": [0]}}', 400, "at"),
         (b'{"at": {"lat": [1e999], "lon": [0]}}', 400, "at"),
         ({"att": AT}, 400, "did you mean 'at'"),
@@ -121,6 +125,10 @@ CSV = "lat,lon,time,elevation,t2m\n51,0,2019-03-01T12:00,10,{}\n"
         ({"at": AT, "observations": {"stations": CSV.format("1,2,3")}}, 400, "fields"),
         ({"at": AT, "observations": {"stations": "a,b\n1,2\n"}}, 400, "latitude"),
         ({"at": AT, "observations": {"stations": "lat,lon\n1,2\n"}}, 400, ""),
+        ({"at": AT, "observations": {"stations": WIDE}}, 400, "has 15,000 columns"),
+        ({"at": AT, "observations": {"stations": {c: [1] for c in WIDE_NAMES[:300]}}}, 400, "200"),
+        ({"at": {c: [1] for c in WIDE_NAMES[:300]}}, 400, "200"),
+        (dict.fromkeys(WIDE_NAMES, 1), 400, "more than 10,000 keys"),
         ({"at": AT, "keep": ["stations"]}, 400, "there are none"),
     ],
 )  # fmt: skip
@@ -272,6 +280,42 @@ def test_too_slow_and_too_many_at_once() -> None:
         finally:
             release.set()
             object.__delattr__(served(), "predict")
+
+
+def test_silent_clients_do_not_keep_others_out() -> None:
+    with running(served(), Limits(connections=4, head_seconds=2)) as server:
+        head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+        with ExitStack() as stack:
+
+            def connect(first: bytes) -> socket.socket:
+                one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+                one.sendall(first)
+                return one
+
+            served_before = connect(head + b"\r\n")
+            assert served_before.recv(100)
+            served_before.sendall(head)  # silent after an answer
+            silent = [served_before, connect(head), connect(b""), connect(b"")]
+            server.wait(lambda: server.ask("/health").status == 200)
+            for one in silent:
+                wait_until_closed(one)
+        assert server.ask("/health").status == 200
+
+
+def wait_until_closed(client: socket.socket) -> None:
+    """Read until the server closes the connection, which resets it if bytes are still unread."""
+    with suppress(ConnectionResetError):
+        while client.recv(1000):
+            pass
+
+
+def test_more_connections_than_allowed_are_refused() -> None:
+    with running(served(), Limits(connections=2)) as server:
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+            server.wait(lambda: server.ask("/health").status == 503)
+        server.wait(lambda: server.ask("/health").status == 200)
 
 
 def test_jobs_are_limited_and_can_be_dismissed(server: Server) -> None:

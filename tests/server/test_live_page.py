@@ -10,7 +10,9 @@ import pytest
 import xarray as xr
 from browser import Browser, why_not
 from report_cases import STATION
-from serving import Server, expected_of, model_and_parts, observations
+from serving import Server, evaluated, expected_of, model_and_parts, observations, rainy, running
+
+from gridtnp.report.sections import verdict
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 PICTURE = "return document.querySelector('#field canvas').toDataURL()"
@@ -27,7 +29,7 @@ def window() -> Iterator[Browser]:
 def browser(window: Browser, server: Server) -> Iterator[Browser]:
     """The page, freshly opened; afterwards only its own server must have been asked."""
     window.emulate(1280, 900)
-    window.errors()  # of the page before
+    window.errors(), window.requests()  # of the page before
     window.open(server.address)
     yield window
     own = {f"{server.address}{path}" for path in ("", "map", "predict")}
@@ -73,6 +75,12 @@ def assert_shown(found: dict[str, float], shown: dict[str, str], wanted: xr.Data
 
 def at(found: dict[str, float]) -> xr.Dataset:
     return xr.Dataset(coords={k: ("point", [found[k]]) for k in ("lat", "lon")})
+
+
+def shown_time(browser: Browser) -> np.datetime64:
+    """The time on the slider."""
+    seconds = browser.run("return gridtnp.explorer.report.times[gridtnp.explorer.state.time]")
+    return np.datetime64(seconds, "s")
 
 
 def test_slider_hover_and_click(browser: Browser) -> None:
@@ -164,4 +172,59 @@ def test_the_keyboard_is_enough(browser: Browser) -> None:
     browser.keys("#field canvas", "\ue012\ue013\ue007")  # left, up, enter
     browser.wait("return gridtnp.distribution !== null")
     assert "mean" in rows(browser, "#values")
+    assert browser.errors() == []
+
+
+def test_verdict_and_scores_are_those_of_evaluate(browser: Browser) -> None:
+    table = evaluated().to_dataframe()
+    sentence = verdict(table.to_dict("records"), evaluated().split)["text"]
+    assert browser.text("h1").replace("\u00a0", " ") == sentence.replace("\u00a0", " ")
+    raw = "return [...document.querySelectorAll(arguments[0])].map((e) => Number(e.dataset.raw))"
+    assert browser.run(raw, ".tiles dd[data-raw]")[:2] == table.loc[0, ["crps", "rmse"]].tolist()
+    columns = ["crps", "rmse", "mae", "bias", "log_likelihood", "coverage_90"]
+    shown = np.reshape(browser.run(raw, ".scores td"), (len(table), -1))
+    np.testing.assert_array_equal(shown[:, :-1], table[columns].to_numpy())
+    assert browser.run("return document.querySelectorAll('#calibration svg').length") == 3
+    assert browser.run("return document.querySelector('[value=chance]').parentElement.hidden")
+
+
+def test_probabilities_of_rain(window: Browser) -> None:
+    model, served = rainy()
+    with running(served) as server:
+        window.errors()
+        window.open(server.address)
+        chance = "document.querySelector('[value=chance]')"
+        before = window.run(PICTURE)
+        window.run(f"{chance}.click()")
+        assert window.run(PICTURE) != before
+        assert window.text("#legend .name") == "probability of rain > 0 mm"
+        found, shown = click(window, 47.5, 7.5)
+        wanted = model.predict(
+            served.data, at(found), times=[shown_time(window)], exceed={"rain": [0]}, progress=False
+        )
+        assert found["chance"] == float(wanted["rain_above_0"].item())
+        assert number(shown["P(> 0 mm)"]) == round(100 * found["chance"])
+        window.run(
+            "const choice = document.querySelector('#variable');"
+            "choice.value = 1; choice.dispatchEvent(new Event('change'))"
+        )
+        assert window.run(f"return {chance}.parentElement.hidden")  # a Gaussian variable has none
+        assert ", tmax is predicted" in window.text("[data-variable='1'] h1")
+        assert window.run("return document.querySelector('[data-variable=\"0\"]').hidden")
+        assert window.errors() == []
+
+
+def test_clicking_a_held_out_station_shows_its_series(browser: Browser) -> None:
+    points = evaluated().predictions()
+    points = points[points["time"] == shown_time(browser)]
+    assert len(points) > 1
+    names = browser.run("return gridtnp.explorer.report.stations.names")
+    for _, point in points.iterrows():
+        click(browser, point["lat"], point["lon"])
+        station = browser.run("return Number(document.querySelector('#station').value)")
+        assert names[station] == point["station"]
+        shown = rows(browser, "#now")
+        assert abs(number(shown["observed"]) - point["observed"]) < 0.06
+        assert abs(number(shown["predicted mean"]) - point["model_mean"]) < 0.06
+    assert browser.run("return document.querySelectorAll('#series canvas').length") == 1
     assert browser.errors() == []

@@ -16,8 +16,8 @@ import xarray as xr
 
 import gridtnp as gt
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
 from gridtnp.estimator import GriddedTNP
+from gridtnp.sources.quality import DataWarning
 from gridtnp.tasks.area import on_grid
 from gridtnp.tasks.specification import TaskSpec
 

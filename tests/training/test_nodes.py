@@ -19,7 +19,7 @@ import weather
 from fitting_cases import PATIENCE, environment, parts, small, wait_for
 from test_fit import CASES, last
 
-from gridtnp.data.sources import Lazy, Panel
+from gridtnp.sources.source import Lazy, Panel
 
 
 def free_port() -> int:

@@ -20,9 +20,9 @@ from weather import stations
 from gridtnp import files
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.sources import Source
 from gridtnp.estimator import GriddedTNP
 from gridtnp.files import locked
+from gridtnp.sources.source import Source
 from gridtnp.tasks.selection import Count, Fraction, Selection, TaskRandom
 from gridtnp.training import run_folder
 from gridtnp.training.run_folder import RunFolder, commit
@@ -230,6 +230,10 @@ def test_a_prior_is_fitted_when_a_run_is_resumed_before_its_first_checkpoint(
     resumed, whole = fit_prior(tmp_path / "a", resume=True), fit_prior(tmp_path / "b")
     for name, value in whole.items():
         assert torch.equal(resumed[name], value), name
+    monkeypatch.setattr("gridtnp.training.fit.fit_prior", _end)  # checkpoints hold it
+    again = fit_prior(tmp_path / "b", resume=True)
+    for name, value in whole.items():
+        assert torch.equal(again[name], value), name
 
 
 class Ended(Exception):

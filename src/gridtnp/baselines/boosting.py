@@ -17,7 +17,7 @@ from scipy.spatial import KDTree
 
 from gridtnp.baselines.interpolation import Baseline, Forecast, RawTask
 from gridtnp.baselines.regression import Regression, Regressors
-from gridtnp.data.reading import require_installed
+from gridtnp.sources.reading import require_installed
 
 NEIGHBOURS = 8
 """Nearest observations that are inputs."""

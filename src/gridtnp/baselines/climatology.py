@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +23,12 @@ from gridtnp.baselines.interpolation import (
 )
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import pieces
-from gridtnp.data.sources import Panel, Records, Source
 from gridtnp.distributions.empirical import Empirical
 from gridtnp.distributions.marginals import Marginal
+from gridtnp.sources.source import Records, Source
 
 MAX_STEPS_BACK = 48
-"""How far persistence searches for a value in a panel."""
+"""How many times persistence searches for a value, unless all are in memory."""
 MIN_COUNT = 5
 """Fewest values for a mean and a standard deviation."""
 MEMBERS = 50
@@ -53,10 +54,8 @@ class Persistence(Baseline):
             return
         source = data.sources[data.target_source]
         allowed, columns = data.context_places.get(source.name), source.index(data.target_names)
-        if isinstance(source, Panel):
-            self._past = _PanelPast(source, columns, allowed)
-        elif isinstance(source, Records):
-            self._past = _RecordsPast(source, columns, allowed)
+        past = _RecordsPast if isinstance(source, Records) else _StepsPast
+        self._past = past(source, columns, allowed)
 
     def notes(self) -> tuple[str, ...]:
         if self._past is not None:
@@ -75,7 +74,8 @@ class Persistence(Baseline):
 class _RecordsPast:
     """Earlier values of stations that report at irregular times."""
 
-    def __init__(self, source: Records, columns: list[int], allowed: np.ndarray | None) -> None:
+    def __init__(self, source: Source, columns: list[int], allowed: np.ndarray | None) -> None:
+        assert isinstance(source, Records)
         assert source.labels is not None
         assert source.times is not None
         self.stations, code = np.unique(source.labels, return_inverse=True)
@@ -102,33 +102,38 @@ class _RecordsPast:
         return found
 
 
-class _PanelPast:
-    """Earlier values of places with common times."""
+class _StepsPast:
+    """Earlier values of places that have few times, searched one time after the other."""
 
-    def __init__(self, source: Panel, columns: list[int], allowed: np.ndarray | None) -> None:
+    def __init__(self, source: Source, columns: list[int], allowed: np.ndarray | None) -> None:
         self.source, self.columns, self.allowed = source, columns, allowed
         names = np.arange(len(source.lat)) if source.labels is None else source.labels
-        self.order = np.argsort(names, kind="stable")
-        self.names = names[self.order]
+        self.names, self.code = np.unique(names, return_inverse=True)
 
     def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
         """The latest values before each time."""
         assert self.source.times is not None
-        places = self.order[np.searchsorted(self.names, raw_task.targets.station)]
+        station = np.searchsorted(self.names, raw_task.targets.station)
         steps = np.searchsorted(self.source.times, time, side="left") - 1
         found = np.full(raw_task.truth.shape, np.nan)
-        usable = np.ones(len(places), bool) if self.allowed is None else self.allowed[places]
-        number = len(self.source.lat)
         for back in range(MAX_STEPS_BACK):
-            missing = np.isnan(found).any(1) & usable & (steps - back >= 0)
+            missing = np.isnan(found).any(1) & (steps - back >= 0)
             if not missing.any():
                 break
             for step in np.unique(steps[missing] - back):
                 here = missing & (steps - back == step)
-                values = self.source.values(int(step) * number, (int(step) + 1) * number)
-                earlier = values[places[here]][:, self.columns]
+                earlier = self._at(self.source.times[step])[station[here]]
                 found[here] = np.where(np.isnan(found[here]), earlier, found[here])
         return found
+
+    def _at(self, time: Any) -> np.ndarray:
+        """The values of all stations at a time."""
+        first, last = self.source.rows(time, time + INSTANT)
+        places, values = self.source.places(np.arange(first, last)), self.source.values(first, last)
+        used = slice(None) if self.allowed is None else self.allowed[places]
+        made = np.full((len(self.names), len(self.columns)), np.nan)
+        made[self.code[places[used]]] = values[used][:, self.columns]
+        return made
 
 
 @dataclass(frozen=True, eq=False)

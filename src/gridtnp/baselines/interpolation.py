@@ -14,15 +14,15 @@ import numpy as np
 from jaxtyping import Float
 from scipy.spatial import KDTree
 
-from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.features import StaticField
 from gridtnp.data.normalisation import ALIASES
-from gridtnp.data.sources import Panel, Source
-from gridtnp.data.times import HOUR
 from gridtnp.distributions.marginals import Marginal, moments
 from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.source import Panel, Source
+from gridtnp.sources.times import HOUR
 from gridtnp.tasks.assembly import Observations
 from gridtnp.tasks.sampling import RawBatch
 from gridtnp.tasks.specification import TaskSpec

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from gridtnp.baselines.interpolation import KM_PER_HOUR, Baseline, Forecast, Points, RawTask
 from gridtnp.baselines.kriging import TIMES
 from gridtnp.baselines.regression import Regression, Regressors
-from gridtnp.data.reading import require_installed
+from gridtnp.sources.reading import require_installed
 
 NEIGHBOURS = 30
 """Neighbours of Vecchia's approximation."""

@@ -52,9 +52,10 @@ def load_run(folder: Path) -> tuple[GriddedTNP, Experiment]:
 
 
 def load_served(folder: Path) -> Served:
-    """The model of a run with the test part of its data, as `report` shows it."""
-    from gridtnp.data.reading import open_data
+    """The model of a run with the test part of its data, as `report` shows it, and its scores."""
+    from gridtnp.evaluation.saved import SavedScores
     from gridtnp.server.served import Fresh, Served
+    from gridtnp.sources.reading import open_data
 
     model, experiment = load_run(folder)
     data, known = experiment.data, set(experiment.data.sources)
@@ -64,7 +65,8 @@ def load_served(folder: Path) -> Served:
     }
     fresh = Fresh(data.opened(), static or None, data.na_values, data.crs)
     _, _, test = experiment.parts()
-    return Served(model.contents, test, fresh, folder.resolve().name)
+    scores = SavedScores.read(folder)
+    return Served(model.contents, test, fresh, folder.resolve().name, scores)
 
 
 def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
@@ -82,7 +84,6 @@ def add_part(found: Evaluation, run: Path) -> tuple[Path, ScoreSums]:
     When all are, the table of scores is written as well.
     """
     from gridtnp.evaluation.sums import ScoreSums
-    from gridtnp.files import replace_file
 
     assert found.part is not None
     index, parts = found.part
@@ -90,8 +91,7 @@ def add_part(found: Evaluation, run: Path) -> tuple[Path, ScoreSums]:
     path = found.sums().save(folder / f"{index}-of-{parts}.parquet")
     added = ScoreSums.add_up(sorted(folder.glob(f"*-of-{parts}.parquet")))
     if not added.missing:
-        table = added.to_dataframe()
-        replace_file(run / "eval" / "scores.csv", lambda new: table.to_csv(new, index=False))
+        added.save_scores(run / "eval")
     return path, added
 
 
@@ -123,7 +123,7 @@ def read_context(
 
 def read_covariates(names: list[str] | None) -> Any:
     """Names of columns, or the fields of a file."""
-    from gridtnp.data.reading import open_data
+    from gridtnp.sources.reading import open_data
 
     if names is None or len(names) > 1 or not Path(names[0]).exists():
         return names
@@ -152,7 +152,7 @@ def draw_map(found: Any, observations: Any, path: Path) -> None:
 def read_places(at: str) -> Places:
     """Locations from a file, or the grid that `lat=…,lon=…,step=…` describes."""
     from gridtnp.data.places import latlon_grid
-    from gridtnp.data.reading import open_data
+    from gridtnp.sources.reading import open_data
 
     if "=" not in at or Path(at).exists():
         return open_data(at)

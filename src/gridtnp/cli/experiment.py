@@ -25,11 +25,11 @@ from pydantic import (
 from gridtnp.cli.wind import wind_components
 from gridtnp.config import Part
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.reading import Data, open_data
 from gridtnp.design.models import SIZES, ModelOptions
 from gridtnp.errors import require_known
 from gridtnp.files import write_text
 from gridtnp.recipes import Recipe, read_recipe, recipe
+from gridtnp.sources.reading import Data, open_data
 
 ALIASES = {"lr": "rate", "learning_rate": "rate"}
 """Other names for fields of a recipe."""

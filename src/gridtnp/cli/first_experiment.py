@@ -15,10 +15,10 @@ import numpy as np
 from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
-from gridtnp.data.quality import Note
-from gridtnp.data.reading import open_data, read_source
-from gridtnp.data.sources import Panel, Source
 from gridtnp.errors import require_known
+from gridtnp.sources.quality import Note
+from gridtnp.sources.reading import open_data, read_source
+from gridtnp.sources.source import Panel, Source
 
 FEW_STATIONS = 20
 DAY = np.timedelta64(1, "D")

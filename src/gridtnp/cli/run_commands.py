@@ -251,9 +251,9 @@ def interpolate(
     picture = output.with_suffix(".png")
     if plot:
         require_free(picture, overwrite)
-    from gridtnp.data.reading import open_data
     from gridtnp.inference.writers import write
     from gridtnp.interpolation.interpolate import interpolate
+    from gridtnp.sources.reading import open_data
 
     data = open_data(observations)
     found = interpolate(

@@ -1,1 +1,1 @@
-"""Files and tables to a `Dataset`: reading, cleaning, features, splits and normalisation."""
+"""Sources to a `Dataset`: features, splits, normalisation and places."""

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from gridtnp.data.coordinates import western_edge
 from gridtnp.data.description import describe_source, record_of, unit_conflicts
 from gridtnp.data.features import COMPUTED, static_features
-from gridtnp.data.quality import Note, read_errors, warn, write_log
-from gridtnp.data.reading import Data, read_source
-from gridtnp.data.sources import Records, Source, Variable, hash_arrays
 from gridtnp.data.splits import Period, hold_out, periods, show_period
-from gridtnp.data.times import duration, show, to_time
 from gridtnp.errors import require_known
+from gridtnp.sources.coordinates import western_edge
+from gridtnp.sources.quality import Note, read_errors, warn, write_log
+from gridtnp.sources.reading import Data, read_source
+from gridtnp.sources.source import Source, Variable, hash_arrays
+from gridtnp.sources.times import duration, show, to_time
 
 
 class Dataset:
@@ -37,8 +37,8 @@ class Dataset:
     `units` are those that the data lack. `na_values` are numbers or texts that stand for missing,
     and `crs` are the projections of sources whose coordinates are not in degrees, by source, as
     EPSG codes for example. `error` is the standard deviation of reading errors, in the units of the
-    variable: a number, or the name of a column, by `"source"` or `"source.variable"`. A source with
-    more than `memory` bytes of values is read lazily.
+    variable: a number, or the name of a column, by `"source"` or `"source.variable"`. A field with
+    more than `memory` bytes of values, and Parquet files of a larger table, are read lazily.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Dataset:
             system = (crs or {}).get(name)
             self.sources[name], found = read_source(name, data, memory, na_values, system)
             notes += found
-        self._set_units(units or {})
         self.errors = read_errors(self.sources, error or {})
+        self._set_units(units or {})
         self.target_source, self.target_names = self._resolve(target, notes)
         self.computed = tuple(features)
         for name in self.computed:
@@ -243,15 +243,10 @@ class Dataset:
     def times(self) -> np.ndarray | None:
         """The times of the target in this part, sorted."""
         source = self.sources[self.target_source]
-        if source.times is None:
-            return None
-        if self.task_time is not None:
+        if source.times is not None and self.task_time is not None:
             return np.array([self.task_time])
-        times = source.times
-        if isinstance(source, Records) and self.target_places is not None:
-            times = times[self.target_places]
-        times = np.unique(times)
-        if self.period is not None:
+        times = source.times_at(self.target_places)
+        if times is not None and self.period is not None:
             times = times[(times >= self.period[0]) & (times < self.period[1])]
         return times
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gridtnp.data.quality import Note
-from gridtnp.data.sources import Panel, Source, Variable
-from gridtnp.data.times import show
+from gridtnp.sources.quality import Note
+from gridtnp.sources.source import Panel, Source, Variable
+from gridtnp.sources.times import show
 
 
 def describe_source(source: Source) -> list[str]:

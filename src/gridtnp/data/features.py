@@ -13,12 +13,12 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from gridtnp.data.coordinates import NAMES, wrap
-from gridtnp.data.quality import Note
-from gridtnp.data.reading import Data, read_source
-from gridtnp.data.sources import Panel, Source
-from gridtnp.data.times import UNIT
 from gridtnp.errors import require_known
+from gridtnp.sources.coordinates import NAMES, wrap
+from gridtnp.sources.quality import Note
+from gridtnp.sources.reading import Data, read_source
+from gridtnp.sources.source import Panel, Source
+from gridtnp.sources.times import UNIT
 
 DAY = np.timedelta64(86_400_000, "ms")
 J2000 = np.datetime64("2000-01-01T12:00:00", "ms")

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Float
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.sources import Lazy, Panel, Source
 from gridtnp.errors import require_known
+from gridtnp.sources.source import Lazy, Panel, Source
 
 PAPER = {
     "t2m": (278.514, 21.22036),
@@ -38,7 +38,9 @@ ALIASES = {
     },
 }
 STEPS = 256
-"""Time steps from which the moments of a lazy source are estimated."""
+"""Time steps, or runs of rows, from which the moments of a lazy source are estimated."""
+RUN = 2**16
+"""Rows of a run on disk."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,12 @@ class Normaliser:
                 std[key] = float(np.sqrt(square[i] / count[i])) or 1.0  # a constant is only shifted
         for i, feature in enumerate(train.statics):
             values = train.static_at(train.target_source)[:, i].astype(np.float64)
-            if train.target_source in train.context_places:
-                values = values[train.context_places[train.target_source]]
-            mean[feature], std[feature] = float(np.nanmean(values)), float(np.nanstd(values)) or 1.0
+            kept = np.isfinite(values) & train.context_places.get(train.target_source, True)
+            rows = train.sources[train.target_source].rows_per_place
+            weights = kept * (1.0 if rows is None else rows)
+            average = float(np.nansum(values * weights) / weights.sum())
+            square = float(np.nansum((values - average) ** 2 * weights) / weights.sum())
+            mean[feature], std[feature] = average, np.sqrt(square) or 1.0
         return cls(mean, std)
 
     def keeping_zero(self, scales: Mapping[str, float]) -> Normaliser:
@@ -131,13 +136,17 @@ class Normaliser:
 def pieces(data: Dataset, source: Source) -> Iterator[tuple[int, np.ndarray]]:
     """The values of a source in this part, in chunks, each with its first row.
 
-    Of a long lazy source, only `STEPS` evenly spaced steps are read.
+    Of a long lazy source, only `STEPS` evenly spaced steps, or runs of rows, are read.
     """
     start, stop = data.period or (None, None)
     first, last = source.rows(start, stop)
     if not isinstance(source, Panel):
-        for row in range(first, last, 2**20):
-            yield row, source.values(row, min(row + 2**20, last))
+        size = RUN if source.loaded is None else 2**20
+        runs = np.arange(first, last, size)
+        if source.loaded is None and len(runs) > STEPS:
+            runs = runs[np.linspace(0, len(runs) - 1, STEPS).round().astype(int)]
+        for row in map(int, runs):
+            yield row, source.values(row, min(row + size, last))
         return
     places = len(source.lat)
     steps = np.arange(first // places, last // places)

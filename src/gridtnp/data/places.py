@@ -7,8 +7,9 @@ import os
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Float
 
-from gridtnp.data.coordinates import (
+from gridtnp.sources.coordinates import (
     possible,
     recognise,
     require_places,
@@ -16,9 +17,12 @@ from gridtnp.data.coordinates import (
     to_degrees,
     wrap,
 )
-from gridtnp.data.reading import open_data, require_installed
+from gridtnp.sources.reading import open_data, require_installed
 
 Stations = pd.DataFrame | str | os.PathLike[str]
+
+LATITUDE = {"standard_name": "latitude", "units": "degrees_north"}
+LONGITUDE = {"standard_name": "longitude", "units": "degrees_east"}
 
 
 def observe(
@@ -89,11 +93,12 @@ def latlon_grid(
             "The grid is not specified; refine another, latlon_grid(ds, factor=4), or give "
             "lat=(low, high), lon=(low, high) and a positive step."
         )
-    axes = {
-        "lat": ("lat", rows, {"standard_name": "latitude", "units": "degrees_north"}),
-        "lon": ("lon", cols, {"standard_name": "longitude", "units": "degrees_east"}),
-    }
-    return xr.Dataset(coords=axes)
+    return grid_of(rows, cols)
+
+
+def grid_of(lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " m"]) -> xr.Dataset:
+    """A grid of latitudes and longitudes, with CF attributes."""
+    return xr.Dataset(coords={"lat": ("lat", lat, LATITUDE), "lon": ("lon", lon, LONGITUDE)})
 
 
 def _axes(ds: xr.Dataset) -> tuple[tuple[str, str], tuple[np.ndarray, np.ndarray]]:

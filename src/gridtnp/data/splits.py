@@ -10,10 +10,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 
-from gridtnp.data.coordinates import unit_vectors
-from gridtnp.data.sources import Source
-from gridtnp.data.times import UNIT, duration, show, to_times
 from gridtnp.errors import require_known
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.source import Source
+from gridtnp.sources.times import UNIT, duration, show, to_times
 
 NEARBY = 0.01
 """Stations within this many degrees of each other, about 1 km, count as one location."""

@@ -66,13 +66,14 @@ def weather() -> tuple[xarray.Dataset, pandas.DataFrame]:
 
 
 def coastline() -> list[np.ndarray]:
-    """Coastlines at 1:110 million, as closed rings of (longitude, latitude) rows.
+    """Coastlines at 1:50 million, as closed rings of (longitude, latitude) rows.
 
     Longitudes are from -180 to 180. Land is cut at the date line, and Antarctica is closed along
     the edge of the map, so that a few edges are not coast.
     """
     with _reading("coastline.npz") as path, path.open("rb") as stream, np.load(stream) as file:
-        return np.split(file["points"], file["starts"][1:])
+        points = np.cumsum(file["points"], axis=1).T / 100.0
+        return np.split(points.astype(np.float32), file["starts"][1:])
 
 
 def _dataset(name: str) -> xarray.Dataset:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.sources import Panel, Source
-from gridtnp.data.times import HOUR, Window, duration, show
 from gridtnp.grid import Axis, Grid
+from gridtnp.sources.coordinates import wrap
+from gridtnp.sources.source import Panel, Source
+from gridtnp.sources.times import HOUR, Window, duration, show
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.specification import TaskSpec

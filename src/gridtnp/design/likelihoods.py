@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.special import ndtr
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.normalisation import pieces
+from gridtnp.data.normalisation import RUN, pieces
 from gridtnp.distributions.kinds import Kind, Likelihood
 from gridtnp.errors import require_known
 from gridtnp.tasks.specification import TaskSpec
@@ -102,7 +102,7 @@ def choose_likelihoods(train: Dataset, spec: TaskSpec, asked: Asked) -> dict[str
 
 
 def target_values(data: Dataset, spec: TaskSpec) -> dict[str, Values]:
-    """The values of all targets at the locations and times of a part."""
+    """The values of all targets at the locations and times of a part; some of those on disk."""
     source = data.sources[spec.target_source]
     columns, allowed = source.index(spec.target_names), data.target_places
     found = []
@@ -110,7 +110,9 @@ def target_values(data: Dataset, spec: TaskSpec) -> dict[str, Values]:
         kept = slice(None)
         if allowed is not None:
             kept = allowed[source.places(np.arange(first, first + len(values)))]
-        found.append(values[kept][:, columns])
+        chosen = values[kept][:, columns]
+        step = 1 if source.loaded is not None else -(-len(chosen) // RUN)
+        found.append(chosen[:: max(1, step)].copy())
     table = np.concatenate(found) if found else np.zeros((0, len(columns)))
     names = zip(spec.target, table.T, strict=True)
     return {name: Values.of(name, spec.units.get(name), column) for name, column in names}

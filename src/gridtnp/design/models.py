@@ -28,7 +28,6 @@ from gridtnp.config import (
 )
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.sources import Panel
 from gridtnp.design.grids import (
     choose_cell,
     extent_of,
@@ -46,6 +45,7 @@ from gridtnp.distributions.kinds import Likelihood
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 from gridtnp.recipes import Recipe, recipe
+from gridtnp.sources.source import Panel
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.specification import TaskSpec

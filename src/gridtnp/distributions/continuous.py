@@ -220,6 +220,23 @@ class QuantileSpline(Marginal):
         inner = self._at(self.knots, segment) + (place - segment) * width
         return torch.where(p < self.step, left, torch.where(p > 1 - self.step, right, inner))
 
+    def crps(self, value: Tensor) -> Tensor:
+        """∫ F² below the observation plus ∫ (1 − F)² above it, segment by segment."""
+        a, b, y = self.knots[..., :-1], self.knots[..., 1:], value[..., None]
+        split = torch.maximum(torch.minimum(y, b), a)
+        start = self.step * torch.arange(1, a.shape[-1] + 1, device=a.device)
+        level, end = start + self.step * (split - a) / self.widths, start + self.step
+        below = (split - a) * _mean_square(start, level)
+        above = (b - split) * _mean_square(1 - level, 1 - end)
+        low, high = self._ends()
+        left = _tail_crps((low - value) / self.tails[..., 0], self.step) * self.tails[..., 0]
+        right = _tail_crps((value - high) / self.tails[..., 1], self.step) * self.tails[..., 1]
+        return (below + above).sum(-1) + left + right
+
+    def _kinks(self, value: Tensor, threshold: float) -> Tensor:
+        levels = [torch.full_like(value, self.step * i) for i in range(1, self.knots.shape[-1] + 1)]
+        return torch.cat([super()._kinks(value, threshold), torch.stack(levels)]).sort(0).values
+
     def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
         wide = std[..., None]
         return QuantileSpline(mean + std * self.lowest, wide * self.widths, wide * self.tails)
@@ -235,6 +252,21 @@ class QuantileSpline(Marginal):
         shape = torch.broadcast_shapes(index.shape, values.shape[:-1])
         wide = values.expand(*shape, values.shape[-1])
         return wide.gather(-1, index.expand(shape)[..., None])[..., 0]
+
+
+def _mean_square(a: Tensor, b: Tensor) -> Tensor:
+    """Of a linear function from a to b."""
+    return (a**2 + a * b + b**2) / 3
+
+
+def _tail_crps(beyond: Tensor, mass: float) -> Tensor:
+    """The integral over an exponential tail of scale 1 that begins at 0 and holds `mass`.
+
+    Of its squared probability beyond each point, but up to the observation, where it is in the
+    tail, of the squared rest.
+    """
+    inside = beyond.clamp_min(0)
+    return inside - 2 * mass * (1 - torch.exp(-inside)) + mass**2 / 2
 
 
 def _absolute(mean: Tensor, std: Tensor) -> Tensor:

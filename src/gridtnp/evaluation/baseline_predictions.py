@@ -15,11 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from gridtnp.baselines.interpolation import Points, RawTask, observed_targets
-from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
-from gridtnp.data.reading import Data
-from gridtnp.data.times import duration
 from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
 from gridtnp.evaluation.scores import Forecasts
 from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
@@ -27,6 +23,10 @@ from gridtnp.inference.forecasts import Advance, Forecaster, above
 from gridtnp.inference.prediction import Exceed, require_quantiles, thresholds
 from gridtnp.inference.queries import Answer, Places, Query, column
 from gridtnp.inference.running import Output, answer_query
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.quality import DataWarning
+from gridtnp.sources.reading import Data
+from gridtnp.sources.times import duration
 from gridtnp.tasks.observations import Observations, TaskTime
 from gridtnp.tasks.specification import TaskSpec
 

@@ -33,10 +33,10 @@ from gridtnp.baselines.pretrained import Pretrained
 from gridtnp.baselines.regression import RegressionKriging, Regressors
 from gridtnp.baselines.vecchia import Vecchia
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.times import duration
 from gridtnp.errors import require_known
 from gridtnp.evaluation.results import Prediction
 from gridtnp.grid import Grid
+from gridtnp.sources.times import duration
 from gridtnp.tasks.selection import Fraction, Selection
 from gridtnp.tasks.specification import TaskSpec
 

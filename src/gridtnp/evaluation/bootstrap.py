@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 from scipy.special import ndtri, stdtrit
 
-from gridtnp.data.coordinates import unit_vectors
-from gridtnp.data.times import duration
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.times import duration
 
 MIN_BLOCKS, MAX_BLOCKS = 8, 200
 """Limits of the number of blocks of time if no length is given; most groups of stations."""

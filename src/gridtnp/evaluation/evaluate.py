@@ -12,7 +12,6 @@ from rich.progress import track
 from gridtnp.baselines.interpolation import RawTask
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.times import show
 from gridtnp.distributions.marginals import (
     Marginal,
     Scaled,
@@ -29,6 +28,7 @@ from gridtnp.evaluation.baselines import (
 from gridtnp.evaluation.bootstrap import place_blocks
 from gridtnp.evaluation.results import MODEL, Evaluation, Prediction
 from gridtnp.inference.regions import share
+from gridtnp.sources.times import show
 from gridtnp.tasks.area import area, targets_outside
 from gridtnp.tasks.sampling import RawBatch, Sampler
 from gridtnp.tasks.selection import Selection

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from rich.console import RenderableType
 
-from gridtnp.data.reading import require_installed
 from gridtnp.distributions.marginals import Marginal, moments
 from gridtnp.errors import require_known
 from gridtnp.evaluation import exceedance, scores
@@ -24,6 +23,7 @@ from gridtnp.evaluation.bootstrap import bootstrap_means, place_blocks
 from gridtnp.evaluation.summary import MODEL, render, render_html, summarise
 from gridtnp.evaluation.sums import COVERAGES, ScoreSums, as_text, with_interval
 from gridtnp.files import replace_file, write_text
+from gridtnp.sources.reading import require_installed
 
 GROUPS = ("station", "time", "hour", "month", "region", "variable")
 REGION_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 45, 90)
@@ -194,25 +194,17 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Scores, summaries and notes."""
-        about = {
-            "split": self.split,
-            "points": len(self.observed),
-            "summary": list(self.summaries()),
-            "notes": list(self.notes),
-            "scores": [
-                {k: None if value != value else value for k, value in row.items()}  # no NaN
-                for row in self._rows
-            ],
-        }
-        return json.dumps(about, indent=2, ensure_ascii=False)
+        return self._sums.to_json()
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write scores.csv, per_station.parquet and calibration.json to `eval/` in a folder."""
+        """Write scores.csv, scores.json, per_station.parquet and calibration.json to `eval/` in a
+        folder.
+        """
         require_installed("pyarrow", "io", "Writing scores per station")
         place = Path(folder) / "eval"
         calibration = json.dumps(self.calibration(), indent=2, allow_nan=False)
-        table, stations = self.to_dataframe(), self.per("station")
-        replace_file(place / "scores.csv", lambda new: table.to_csv(new, index=False))
+        stations = self.per("station")
+        self._sums.save_scores(place)
         replace_file(place / "per_station.parquet", stations.to_parquet)
         write_text(place / "calibration.json", f"{calibration}\n")
         return place

@@ -22,11 +22,11 @@ import pandas as pd
 from jaxtyping import Float, Int, Shaped
 from rich.console import Console, RenderableType
 
-from gridtnp.data.reading import require_installed
 from gridtnp.evaluation import scores
 from gridtnp.evaluation.bootstrap import bootstrap_means, interval, time_blocks
 from gridtnp.evaluation.summary import render, summarise
-from gridtnp.files import replace_file
+from gridtnp.files import replace_file, write_text
+from gridtnp.sources.reading import require_installed
 
 COVERAGES = tuple(f"coverage_{round(100 * level)}" for level in scores.LEVELS)
 SCORES = ("crps", "rmse", "mae", "bias", "log_likelihood", "normalised_log_density", *COVERAGES)
@@ -172,6 +172,26 @@ class ScoreSums:
             notes=tuple(about["notes"]),
             done=tuple(about["done"]),
         )
+
+    def save_scores(self, folder: Path) -> None:
+        """Write the scores to scores.csv, and with summaries and notes to scores.json."""
+        table = self.to_dataframe()
+        replace_file(folder / "scores.csv", lambda new: table.to_csv(new, index=False))
+        write_text(folder / "scores.json", f"{self.to_json()}\n")
+
+    def to_json(self) -> str:
+        """Scores, summaries and notes."""
+        about = {
+            "split": self.split,
+            "points": int(self.points.sum()),
+            "summary": list(self.summaries()),
+            "notes": list(self.notes),
+            "scores": [
+                {k: None if value != value else value for k, value in row.items()}  # no NaN
+                for row in self.rows
+            ],
+        }
+        return json.dumps(about, indent=2, ensure_ascii=False)
 
     # ---- scores ----------------------------------------------------------------------------------
 

@@ -8,22 +8,27 @@ tasks are out as keep the workers busy.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from gridtnp import __version__
-from gridtnp.data.reading import require_installed
 from gridtnp.files import reporting
 from gridtnp.inference.forecasts import Advance, Forecaster
 from gridtnp.inference.regions import Regions
 from gridtnp.inference.running import region_answer
 from gridtnp.inference.stores import RegionStore
+from gridtnp.sources.reading import require_installed
 
 TIMEOUT = 10.0
 """Seconds in which a scheduler must answer."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+REUSED = 2**25
+"""Arrays up to this size, the most that glibc allows, are kept for reuse."""
 AHEAD = 3
 """Tasks per thread of the workers that are out at once."""
 
@@ -79,6 +84,7 @@ def _answer(job: Job, number: int) -> tuple[int, Any]:
     """Answer a region on a worker: the number of its points, and what could not be predicted."""
     if job.version != __version__:
         raise ValueError(_other_version(__version__, job.version, "a worker"))
+    _keep_freed_memory()
     forecaster, done = job.forecaster.fresh(), 0
 
     def advance(points: int) -> None:
@@ -91,6 +97,19 @@ def _answer(job: Job, number: int) -> tuple[int, Any]:
     with reporting(job.store.path):
         job.store.write(job.regions, number, answer)
     return done, forecaster.counts()
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let this process reuse the memory of arrays.
+
+    dask starts workers with `MALLOC_TRIM_THRESHOLD_=65536`, by which the memory of every larger
+    array is fetched from the system anew, which takes about as long as predicting a small region.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # not glibc
+        libc = ctypes.CDLL(None)
+        for parameter, size in ((M_MMAP_THRESHOLD, REUSED), (M_TRIM_THRESHOLD, 8 * REUSED)):
+            libc.mallopt(parameter, size)
 
 
 def _require_version(client: Any) -> None:

@@ -21,15 +21,15 @@ from jaxtyping import Float
 from scipy.spatial import KDTree
 
 from gridtnp.contents import ModelContents
-from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import warn_data
-from gridtnp.data.reading import Data, open_data
-from gridtnp.data.times import Window, duration, show, to_time
 from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS, Grid
 from gridtnp.inference.queries import Query
 from gridtnp.network.model import NeuralProcess
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.quality import warn_data
+from gridtnp.sources.reading import Data, open_data
+from gridtnp.sources.times import Window, duration, show, to_time
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.area import area
 from gridtnp.tasks.assembly import Assembler

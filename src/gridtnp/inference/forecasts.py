@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from gridtnp.data.sources import Variable
-from gridtnp.data.times import duration
 from gridtnp.inference.conditioning import ContextReader
 from gridtnp.inference.queries import Answer, Query, attributes_of, column
 from gridtnp.inference.regions import Regions
 from gridtnp.inference.stores import hash_text
+from gridtnp.sources.source import Variable
+from gridtnp.sources.times import duration
 from gridtnp.tasks.specification import TaskSpec
 
 Advance = Callable[[int], None]

@@ -29,10 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gridtnp.contents import ModelContents
-from gridtnp.data.coordinates import unit_vectors
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.reading import Data
-from gridtnp.data.times import duration
 from gridtnp.distributions.marginals import from_normal
 from gridtnp.inference.conditioning import Conditioner, Conditioning, Static
 from gridtnp.inference.forecasts import Advance, attributes, with_times
@@ -41,6 +38,9 @@ from gridtnp.inference.regions import requested_times
 from gridtnp.inference.running import progress_bar
 from gridtnp.inference.writers import write
 from gridtnp.network.model import PIECE
+from gridtnp.sources.coordinates import unit_vectors
+from gridtnp.sources.reading import Data
+from gridtnp.sources.times import duration
 from gridtnp.task import PointSet
 from gridtnp.tasks.observations import TaskTime
 from gridtnp.tasks.specification import TaskSpec

@@ -17,7 +17,6 @@ import torch
 from torch.distributions import Distribution
 
 from gridtnp.contents import ModelContents
-from gridtnp.data.coordinates import unit_vectors, wrap
 from gridtnp.distributions.kinds import limits as kind_limits
 from gridtnp.distributions.marginals import outputs_of
 from gridtnp.errors import require_known
@@ -30,6 +29,7 @@ from gridtnp.inference.stores import hash_text
 from gridtnp.inference.tiles import Cells, network_on, require_tiles, tile
 from gridtnp.inference.wind import Wind
 from gridtnp.network.model import PIECE, NeuralProcess
+from gridtnp.sources.coordinates import unit_vectors, wrap
 from gridtnp.tasks.specification import TaskSpec
 
 CHUNK = 8 * PIECE

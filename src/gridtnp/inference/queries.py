@@ -17,7 +17,7 @@ import xarray as xr
 from jaxtyping import Float, Shaped
 
 from gridtnp import __version__
-from gridtnp.data.coordinates import (
+from gridtnp.sources.coordinates import (
     NAMES,
     possible,
     recognise,
@@ -25,8 +25,8 @@ from gridtnp.data.coordinates import (
     table_places,
     to_degrees,
 )
-from gridtnp.data.sources import Variable
-from gridtnp.data.times import to_times
+from gridtnp.sources.source import Variable
+from gridtnp.sources.times import to_times
 
 Places = pd.DataFrame | xr.Dataset | xr.DataArray | tuple[Any, Any]
 Answer = pd.DataFrame | xr.Dataset | dict[str, np.ndarray]
@@ -221,7 +221,11 @@ def grid_dims(data: xr.Dataset | xr.DataArray) -> tuple[dict[str, str], dict[str
 
 def grid_time_dim(data: xr.Dataset | xr.DataArray) -> str | None:
     """The dimension of a grid along which only time varies, if there is one."""
-    found, _ = grid_dims(data)
+    return time_dim_of(data, grid_dims(data)[0])
+
+
+def time_dim_of(data: xr.Dataset | xr.DataArray, found: Mapping[str, str]) -> str | None:
+    """The same, given the names of its coordinates by role."""
     if "time" not in found:
         return None
     dims = set(map(str, data[found["time"]].dims))

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.times import to_times
 from gridtnp.errors import require_known
 from gridtnp.inference.queries import (
     Places,
@@ -26,7 +25,9 @@ from gridtnp.inference.queries import (
     coordinates_of,
     grid_dims,
     grid_time_dim,
+    time_dim_of,
 )
+from gridtnp.sources.times import to_times
 
 VALUES = 2**17
 """Values of a region that has several times because one has few: a megabyte in double precision."""
@@ -57,26 +58,26 @@ class Regions:
     ) -> Regions:
         """By default, a region has all places and at least about as many `values`."""
         when = requested_times(times)
+        roles, own, time = {}, {}, None
         if isinstance(places, xr.Dataset | xr.DataArray):
-            own, time = grid_dims(places)[1], grid_time_dim(places)
-        else:
-            own, time = {}, None
+            roles, own = grid_dims(places)
+            time = time_dim_of(places, roles)
         if when is not None:
-            if _has_times(places):
+            if "time" in roles or (not roles and _has_times(places)):
                 raise ValueError(
                     "times= is given, but the query has times already; drop one of them."
                 )
             own, time = {"time": len(when), **own}, "time"
-        found = dict(own)
+        chosen = dict(own)
         if time is not None:
             points = math.prod(size for dim, size in own.items() if dim != time)
-            found[time] = min(own[time], max(1, values // max(points, 1)))
+            chosen[time] = min(own[time], max(1, values // max(points, 1)))
         for dim, size in (sizes or {}).items():
             require_known(dim, own, "dimension", "in regions=")
             if size < 1:
                 raise ValueError(f"regions={{{dim!r}: {size}}}: a region needs at least one step.")
-            found[dim] = min(size, own[dim])
-        return cls(places, when, own, found)
+            chosen[dim] = min(size, own[dim])
+        return cls(places, when, own, chosen)
 
     def __len__(self) -> int:
         return math.prod(self.shape)
@@ -180,8 +181,8 @@ def requested_times(times: Iterable[Any] | None) -> np.ndarray | None:
     """The `times=` of a query."""
     if times is None:
         return None
-    wanted = list(times)
-    if not wanted:
+    wanted = times if isinstance(times, np.ndarray) else list(times)
+    if not len(wanted):
         raise ValueError("times=[] is empty; give at least one time, or leave it out.")
     return to_times(wanted, "times")
 

@@ -18,14 +18,14 @@ import xarray as xr
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gridtnp.data.reading import kind_of
-from gridtnp.data.sources import hash_arrays
 from gridtnp.files import reporting, staged
 from gridtnp.inference.forecasts import Advance, Forecaster
 from gridtnp.inference.queries import Answer, Places
 from gridtnp.inference.regions import Part, Regions, share
 from gridtnp.inference.stores import RegionStore, lay_out, require_new_store, require_store
 from gridtnp.inference.writers import open_stream
+from gridtnp.sources.reading import kind_of
+from gridtnp.sources.source import hash_arrays
 
 Address = str | os.PathLike[str]
 

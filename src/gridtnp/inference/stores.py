@@ -23,10 +23,10 @@ import numpy as np
 import xarray as xr
 
 from gridtnp import __version__
-from gridtnp.data.reading import NEEDS, kind_of, require_installed
 from gridtnp.files import OURS, reporting, staged
 from gridtnp.inference.regions import Regions
 from gridtnp.inference.writers import ZARR_FORMAT, require_folder, require_new, time_encoding
+from gridtnp.sources.reading import NEEDS, kind_of, require_installed
 
 FORMAT = 1
 RECORD = "gridtnp_prediction"

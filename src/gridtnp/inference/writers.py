@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.reading import NEEDS, kind_of, require_installed
 from gridtnp.files import recover, replacing, reporting, staged
 from gridtnp.inference.queries import Answer
+from gridtnp.sources.reading import NEEDS, kind_of, require_installed
 
 TIME_ENCODING = {
     "units": "milliseconds since 1970-01-01",

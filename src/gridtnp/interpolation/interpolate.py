@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from gridtnp.data.times import show
 from gridtnp.inference.queries import Answer, Query, column
 from gridtnp.interpolation.joint import sample
 from gridtnp.interpolation.places import (
@@ -24,6 +23,7 @@ from gridtnp.interpolation.places import (
     read_places,
 )
 from gridtnp.interpolation.predictor import Interpolation
+from gridtnp.sources.times import show
 
 FEWEST = 3
 """Observations that say something about the spread."""

@@ -15,12 +15,12 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Shaped
 
-from gridtnp.data.coordinates import NAMES, recognise, unit_vectors, why_no_variable, wrap
 from gridtnp.data.features import StaticField
-from gridtnp.data.times import to_times
 from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS
 from gridtnp.inference.queries import Query
+from gridtnp.sources.coordinates import NAMES, recognise, unit_vectors, why_no_variable, wrap
+from gridtnp.sources.times import to_times
 
 PLANE = ("x", "y")
 Covariates = str | Sequence[str] | xr.DataArray | xr.Dataset | tuple[Any, Any] | None

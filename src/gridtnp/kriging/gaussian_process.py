@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from gridtnp.kriging.deformation import Deformation, Deformed
+from gridtnp.kriging.deformation import Deformation
 
 JITTER = 1e-6
 """Added to the diagonal of covariance matrices, relative to the largest variance or to 1."""
 NEAR = 1e-9
-"""Distance of coincident points, in length scales."""
+"""Points that are nearer to each other, in length scales, coincide."""
 LARGEST = 8.0
 """Limit of the logarithm of a hyper-parameter."""
 LENIENT = 8.0
@@ -58,21 +58,40 @@ class Inputs:
 
 
 @dataclass(frozen=True, eq=False)
+class Points:
+    """Inputs as a process sees them: `coordinates` in length scales, after the deformation.
+
+    `amplitude` and `noise` are the standard deviations of the local process and of readings.
+    """
+
+    inputs: Inputs
+    coordinates: Float[Tensor, "*batch n d"]
+    amplitude: Float[Tensor, "*batch n"]
+    noise: Float[Tensor, "*batch n"]
+
+    def __getitem__(self, index: tuple[int | slice | Tensor | None, ...]) -> Points:
+        each = (self.inputs, self.coordinates, self.amplitude, self.noise)
+        return Points(*(values[index] for values in each))  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, eq=False)
 class Posterior:
     """A Gaussian process given observations.
 
     `residual` is y minus the mean, `excess` the variance of outliers beyond the noise σ² of all,
     `factor` the Cholesky factor of K + σ²I, and `weights` (K + σ²I)⁻¹ times the residual. With
-    `surprise`, the standardised leave-one-out errors, the spread is local.
+    `surprise`, the standardised leave-one-out errors, the spread is local; `spacing` is the typical
+    distance between observations.
     """
 
-    inputs: Inputs
+    points: Points
     residual: Float[Tensor, "batch n"]
     mask: Bool[Tensor, "batch n"]
     excess: Float[Tensor, "batch n"]
     factor: Float[Tensor, "batch n n"]
     weights: Float[Tensor, "batch n"]
     surprise: Float[Tensor, "batch n"] | None = None
+    spacing: Float[Tensor, " batch"] | None = None
 
 
 class GaussianProcess(nn.Module):
@@ -131,19 +150,41 @@ class GaussianProcess(nn.Module):
         self.register_buffer("coefficients", torch.zeros(regressors))
         self.register_buffer("constant", torch.zeros(()))
 
+    def points(self, a: Inputs | Points) -> Points:
+        """Inputs as the covariance sees them."""
+        if isinstance(a, Points):
+            return a
+        found = self.deformation(self.coordinates(a))
+        dimensions = a.place.shape[-1]
+        lengths = torch.cat([_exp(self.length).expand(dimensions), _exp(self.feature_length)])
+        scaled = torch.cat([found.coordinates / lengths, found.additional], -1)
+        amplitude, noise = _exp(self.amplitude) * found.amplitude, _exp(self.noise) * found.noise
+        return Points(a, scaled, amplitude, noise)
+
+    def coordinates(self, a: Inputs) -> Float[Tensor, "*batch n d"]:
+        """What is deformed: places and the regressors that count as distances."""
+        return torch.cat([a.place, a.regressors[..., : len(self.feature_length)]], -1)
+
+    def scaled(self, a: Points) -> Float[Tensor, "batch n d"]:
+        """Places, features and times in units of their length scales."""
+        if not self.timed or a.inputs.time is None:
+            return a.coordinates
+        return torch.cat([a.coordinates, (a.inputs.time / _exp(self.hours))[..., None]], -1)
+
     def mean(self, a: Inputs) -> Float[Tensor, "batch n"]:
         """The linear regression."""
         return a.regressors @ self.coefficients.double() + self.constant.double()
 
-    def covariance(self, a: Inputs, b: Inputs) -> Float[Tensor, "batch n m"]:
+    def covariance(self, a: Points, b: Points) -> Float[Tensor, "batch n m"]:
         """Between two sets of points, without noise."""
-        here, there = self.deformed(a), self.deformed(b)
-        local = self._correlation(_distance(self._in_lengths(here), self._in_lengths(there)))
-        local = local * self._amplitude(here)[:, :, None] * self._amplitude(there)[:, None]
-        if self.timed and a.time is not None and b.time is not None:
-            apart = (a.time[:, :, None] - b.time[:, None]).abs()
+        local = self._correlation(_distance(a.coordinates, b.coordinates))
+        local = local * a.amplitude[:, :, None] * b.amplitude[:, None]
+        if self.timed and a.inputs.time is not None and b.inputs.time is not None:
+            apart = (a.inputs.time[:, :, None] - b.inputs.time[:, None]).abs()
             local = local * torch.exp(-apart / _exp(self.hours))
-        return local + _exp(self.level).square() + self._drifts(a) @ self._drifts(b).mT
+        return (
+            local + _exp(self.level).square() + self._drifts(a.inputs) @ self._drifts(b.inputs).mT
+        )
 
     def _correlation(self, r: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n m"]:
         """The mixture of Matérn functions of a distance in length scales."""
@@ -152,46 +193,22 @@ class GaussianProcess(nn.Module):
         smooth = three * (1 + r3) * torch.exp(-r3)
         return half * torch.exp(-r) + smooth + five * (1 + r5 + r5.square() / 3) * torch.exp(-r5)
 
-    def variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
+    def variance(self, a: Points) -> Float[Tensor, "batch n"]:
         """Prior variance, without noise."""
-        drift = self._drifts(a).square().sum(-1)
-        return self._amplitude(self.deformed(a)).square() + _exp(self.level).square() + drift
+        drift = self._drifts(a.inputs).square().sum(-1)
+        return a.amplitude.square() + _exp(self.level).square() + drift
 
-    def noise_variance(self, a: Inputs) -> Float[Tensor, "batch n"]:
+    def noise_variance(self, a: Points) -> Float[Tensor, "batch n"]:
         """Of observations at these points, reading errors included where they are known."""
-        noise = (_exp(self.noise) * self.deformed(a).noise).square()
-        return noise if a.error is None else noise + a.error
-
-    def coordinates(self, a: Inputs) -> Float[Tensor, "*batch n d"]:
-        """What the covariance depends on: places and the regressors that count as distances."""
-        return torch.cat([a.place, a.regressors[..., : len(self.feature_length)]], -1)
-
-    def deformed(self, a: Inputs) -> Deformed:
-        return self.deformation(self.coordinates(a))
-
-    def scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
-        """Places, features and times in units of their length scales."""
-        if not self.timed or a.time is None:
-            return self._scaled(a)
-        return torch.cat([self._scaled(a), (a.time / _exp(self.hours))[..., None]], -1)
-
-    def _scaled(self, a: Inputs) -> Float[Tensor, "batch n d"]:
-        return self._in_lengths(self.deformed(a))
-
-    def _in_lengths(self, a: Deformed) -> Float[Tensor, "batch n d"]:
-        dimensions = a.coordinates.shape[-1] - len(self.feature_length)
-        lengths = torch.cat([_exp(self.length).expand(dimensions), _exp(self.feature_length)])
-        return torch.cat([a.coordinates / lengths, a.additional], -1)
-
-    def _amplitude(self, a: Deformed) -> Float[Tensor, "batch n"]:
-        return _exp(self.amplitude) * a.amplitude
+        noise = a.noise.square()
+        return noise if a.inputs.error is None else noise + a.inputs.error
 
     def _drifts(self, a: Inputs) -> Float[Tensor, "batch n d"]:
         return a.regressors[..., : len(self.drift)] * _exp(self.drift)
 
     def condition(
         self,
-        inputs: Inputs,
+        at: Inputs | Points,
         y: Float[Tensor, "batch n"],
         mask: Bool[Tensor, "batch n"],
         excess: Float[Tensor, "batch n"] | None = None,
@@ -200,45 +217,59 @@ class GaussianProcess(nn.Module):
 
         `excess` is the variance of outliers beyond the noise of all.
         """
+        points = self.points(at)
         excess = torch.zeros_like(y) if excess is None else excess
         used = mask.to(y.dtype)
-        residual = (y - self.mean(inputs)) * used
-        k = self.covariance(inputs, inputs) * used[:, :, None] * used[:, None]
+        residual = (y - self.mean(points.inputs)) * used
+        k = self.covariance(points, points) * used[:, :, None] * used[:, None]
         one = used.new_ones((len(used), 1))
-        jitter = JITTER * torch.cat([self.variance(inputs), one], 1).amax(1, keepdim=True)
-        diagonal = used * (self.noise_variance(inputs) + excess) + (1 - used) + jitter
+        jitter = JITTER * torch.cat([self.variance(points), one], 1).amax(1, keepdim=True)
+        diagonal = used * (self.noise_variance(points) + excess) + (1 - used) + jitter
         factor = torch.linalg.cholesky(k + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(residual[..., None], factor)[..., 0]
-        return Posterior(inputs, residual, mask, excess, factor, weights)
+        return Posterior(points, residual, mask, excess, factor, weights)
 
     def condition_robustly(
-        self, inputs: Inputs, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
+        self, at: Inputs | Points, y: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]
     ) -> Posterior:
         """The same with a local spread; outliers get as much more noise as makes them plausible."""
-        given, error, std = self._surprised(self.condition(inputs, y, mask))
+        points = self.points(at)
+        given, error, std = self._surprised(self.condition(points, y, mask))
         limit = self.tolerance.double() * self._roughness(given)
         excess = ((error / limit).square() - std.square()).clamp_min(0)
         if torch.compiler.is_compiling() or excess.any():
-            given, _, _ = self._surprised(self.condition(inputs, y, mask, excess))
+            given, _, _ = self._surprised(self.condition(points, y, mask, excess))
         return given
 
     def _surprised(self, given: Posterior) -> tuple[Posterior, Tensor, Tensor]:
         """With a local spread; also leave-one-out errors and standard deviations."""
         error, std = self.leave_one_out(given)
-        return replace(given, surprise=(error / std).abs().clamp_max(SURPRISE)), error, std
+        surprise = (error / std).abs().clamp_max(SURPRISE)
+        return replace(given, surprise=surprise, spacing=self._spacing(given)), error, std
+
+    def _spacing(self, given: Posterior) -> Float[Tensor, " batch"]:
+        """The median distance of observations from their neighbours."""
+        observed = given.points.coordinates
+        apart = _distance(observed, observed)
+        used = given.mask[:, None] & (apart > NEAR)  # a spacing of replicates would be zero
+        padded = F.pad(apart.masked_fill(~used, math.inf), (0, NEIGHBOUR), value=math.inf)
+        nearest = padded.topk(NEIGHBOUR, largest=False).values[..., -1]
+        nearest = F.pad(nearest.masked_fill(~given.mask, math.nan), (0, 1), value=math.nan)
+        return nearest.nanmedian(1).values.nan_to_num(nan=math.inf).clamp_min(NEAR)
 
     def _roughness(self, given: Posterior) -> Float[Tensor, "batch n"]:
         """How much larger an error may be before it is an outlier: at a front, all errors are."""
         return self.local_spread(given).clamp(1.0, ROUGHEST)
 
-    def predict(self, given: Posterior | None, at: Inputs) -> tuple[Tensor, Tensor]:
+    def predict(self, given: Posterior | None, at: Inputs | Points) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of new observations, noise included: (batch, m) each.
 
         Without a posterior, those of the prior.
         """
-        mean, variance = self.mean(at), self.variance(at)
+        at = self.points(at)
+        mean, variance = self.mean(at.inputs), self.variance(at)
         if given is not None:
-            k = self.covariance(at, given.inputs) * given.mask[:, None].to(at.place.dtype)
+            k = self.covariance(at, given.points) * given.mask[:, None].to(mean.dtype)
             mean = mean + (k @ given.weights[..., None])[..., 0]
             half = torch.linalg.solve_triangular(given.factor, k.mT, upper=False)
             variance = (variance - half.square().sum(1)).clamp_min(JITTER)
@@ -247,18 +278,13 @@ class GaussianProcess(nn.Module):
             std = std * self.local_spread(given, at)
         return mean, std
 
-    def local_spread(self, given: Posterior, at: Inputs | None = None) -> Float[Tensor, "batch m"]:
+    def local_spread(self, given: Posterior, at: Points | None = None) -> Float[Tensor, "batch m"]:
         """The factor of standard deviations at targets, or at every observation from all others."""
         assert given.surprise is not None
-        observed = self._scaled(given.inputs)
-        apart = _distance(observed, observed)
-        used = given.mask[:, None] & (apart > NEAR * 2)  # a spacing of replicates would be zero
-        padded = F.pad(apart.masked_fill(~used, math.inf), (0, NEIGHBOUR), value=math.inf)
-        nearest = padded.topk(NEIGHBOUR, largest=False).values[..., -1]
-        nearest = F.pad(nearest.masked_fill(~given.mask, math.nan), (0, 1), value=math.nan)
-        spacing = nearest.nanmedian(1).values
-        spacing = spacing.nan_to_num(nan=math.inf).clamp_min(NEAR)[:, None, None]
-        distance = apart if at is None else _distance(self._scaled(at), observed)
+        assert given.spacing is not None
+        observed = given.points.coordinates
+        distance = _distance(observed if at is None else at.coordinates, observed)
+        spacing = given.spacing[:, None, None]
         weight = torch.exp(-0.5 * (distance / (WIDTH * spacing)).square()) * given.mask[:, None]
         if at is None:
             weight = weight - torch.diag_embed(weight.diagonal(dim1=-2, dim2=-1))
@@ -294,11 +320,8 @@ def _exp(log: Tensor) -> Tensor:
 
 
 def _distance(a: Float[Tensor, "batch n d"], b: Float[Tensor, "batch m d"]) -> Tensor:
-    """Euclidean distances, with a finite gradient where points coincide.
+    """Euclidean distances, with a gradient of zero where points coincide.
 
     Of differences: |a|² + |b|² − 2ab would leave rounding errors of 1e-6 between equal points.
     """
-    squares = torch.full((), NEAR**2, dtype=a.dtype, device=a.device)
-    for x, y in zip(a.unbind(-1), b.unbind(-1), strict=True):
-        squares = squares + (x[:, :, None] - y[:, None]).square()
-    return squares.sqrt()
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

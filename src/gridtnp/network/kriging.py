@@ -27,7 +27,7 @@ from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.task import PointSet, Task
 
-EXACT = 256
+EXACT = 512
 """Larger contexts are not factorised as a whole: each target uses its nearest observations."""
 NEAREST = 24
 """Nearest observations per target in large contexts."""
@@ -37,9 +37,9 @@ LIKELIHOOD = 16
 """Tasks whose likelihood is maximised before a deformation is fitted to all."""
 SCORED = 100
 """Fewest validation targets that can support a deformation."""
-ENTRIES = 2**23
+ENTRIES = 2**18
 """Entries of a covariance matrix that are held at once."""
-PIECE = 4096
+PIECE = 512
 """Targets that are predicted from their nearest observations at once."""
 NODES = 16
 """Nodes of the quadrature over powers of values."""
@@ -59,21 +59,6 @@ class Observations:
     inputs: Inputs
     y: Float[Tensor, "batch n"]
     mask: Bool[Tensor, "batch n"]
-
-    def nearest(
-        self, b: int, process: GaussianProcess, at: Inputs, number: int
-    ) -> Int[Tensor, "m k"]:
-        """The observations of batch element `b` that are nearest to each point, nearest first.
-
-        Distances are in length scales of the process, in space, features and time.
-        """
-        rows = torch.nonzero(self.mask[b])[:, 0]
-        if not len(rows):
-            return rows.expand(at.place.shape[1], 0)
-        tree = KDTree(process.scaled(self.inputs)[b][rows].cpu().numpy())
-        _, index = tree.query(process.scaled(at)[b].cpu().numpy(), min(number, len(rows)))
-        index = index.reshape(at.place.shape[1], -1)
-        return rows[torch.from_numpy(index).to(rows.device)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,13 +310,15 @@ class KrigedNetwork(NeuralProcess):
     ) -> tuple[Tensor, Tensor]:
         """Every target from its own nearest observations, without the `skip` first ones."""
         process, means, stds = self._process(j), [], []
+        seen, asked = process.points(given.inputs), process.points(at)
         for b in range(len(given.y)):
-            index = given.nearest(b, process, at, NEAREST + skip)[:, skip:]
+            places = process.scaled(seen)[b], process.scaled(asked)[b]
+            index = _nearest(*places, given.mask[b], NEAREST + skip)[:, skip:]
             for i in range(0, max(len(index), 1), PIECE):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
-                near = process.condition_robustly(given.inputs[b, some], y, torch.ones_like(y) > 0)
-                mean, std = process.predict(near, at[b, i : i + PIECE, None])
+                near = process.condition_robustly(seen[b, some], y, torch.ones_like(y) > 0)
+                mean, std = process.predict(near, asked[b, i : i + PIECE, None])
                 means.append(mean[:, 0])
                 stds.append(std[:, 0])
         shape = at.place.shape[:2]
@@ -353,6 +340,18 @@ class KrigedNetwork(NeuralProcess):
         )
         drift, others = known[..., : self.drifts], known[..., self.drifts :]
         return Inputs(place, time, torch.cat([drift, sampled, others], -1).double())
+
+
+def _nearest(
+    observed: Float[Tensor, "n d"], at: Float[Tensor, "m d"], mask: Bool[Tensor, " n"], number: int
+) -> Int[Tensor, "m k"]:
+    """The observations where `mask` is true that are nearest to each point, nearest first."""
+    rows = torch.nonzero(mask)[:, 0]
+    if not len(rows):
+        return rows.expand(len(at), 0)
+    tree = KDTree(observed[rows].cpu().numpy())
+    _, index = tree.query(at.cpu().numpy(), min(number, len(rows)))
+    return rows[torch.from_numpy(index.reshape(len(at), -1)).to(rows.device)]
 
 
 def _dimensions(coordinates: Sequence[str]) -> int:

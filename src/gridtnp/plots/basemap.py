@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gridtnp import demo
-from gridtnp.data.coordinates import recognise, require_places, western_edge, wrap
 from gridtnp.plots.style import NORMAL, SMALL, small
+from gridtnp.sources.coordinates import recognise, require_places, western_edge, wrap
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.axes

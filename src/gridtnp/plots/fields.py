@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gridtnp.data.coordinates import recognise, require_places, wrap
 from gridtnp.errors import require_known
 from gridtnp.plots.basemap import MapGrid, add_coastline, colour_bar, limits
 from gridtnp.plots.style import row
+from gridtnp.sources.coordinates import recognise, require_places, wrap
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.figure

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gridtnp.data.coordinates import recognise, require_places, wrap
-from gridtnp.data.times import show, to_time, to_times
 from gridtnp.errors import require_known
 from gridtnp.plots.basemap import MapGrid, add_coastline, colour_bar, limits
 from gridtnp.plots.style import LARGE, row
+from gridtnp.sources.coordinates import recognise, require_places, wrap
+from gridtnp.sources.times import show, to_time, to_times
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gridtnp.data.reading import require_installed
+from gridtnp.sources.reading import require_installed
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.axes

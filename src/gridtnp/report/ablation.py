@@ -9,11 +9,11 @@ import numpy as np
 
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.sources import Source
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.evaluation.results import Evaluation
 from gridtnp.evaluation.summary import MODEL
 from gridtnp.report.maps import quietly
+from gridtnp.sources.source import Source
 from gridtnp.tasks.selection import Selection, TaskRandom
 
 

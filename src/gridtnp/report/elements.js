@@ -18,6 +18,16 @@ function fillRows(holder, rows) {
   );
 }
 
+function chooseVariable(change) { // shows the sections of the chosen variable, and then changes the rest
+  const choice = find("#variable");
+  if (!choice) return;
+  choice.addEventListener("change", () => {
+    const v = Number(choice.value);
+    for (const part of findAll("[data-variable]")) part.hidden = Number(part.dataset.variable) !== v;
+    change(v);
+  });
+}
+
 function kilometres(lat1, lon1, lat2, lon2) {
   return EARTH_RADIUS * d3.geoDistance([lon1, lat1], [lon2, lat2]);
 }

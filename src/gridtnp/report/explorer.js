@@ -56,9 +56,9 @@ class Explorer {
     return this.report.variables[this.state.variable].unit;
   }
 
-  get decimals() {
-    const { mean } = this.scales[this.state.variable];
-    return decimalsFor(mean.high - mean.low) - 1 > 0 ? decimalsFor(mean.high - mean.low) - 1 : 0;
+  get decimals() { // no finer than the field varies, or than it is uncertain
+    const { mean, std } = this.scales[this.state.variable];
+    return Math.max(decimalsFor(Math.max(mean.high - mean.low, std ? std.high : 0)) - 1, 0);
   }
 
   scalesOf(v) {

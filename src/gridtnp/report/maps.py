@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Float
 
 from gridtnp.contents import ModelContents
-from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import collecting
 from gridtnp.evaluation.results import MODEL, Evaluation
 from gridtnp.inference.conditioning import Context, ContextReader
 from gridtnp.inference.forecasts import Advance, above
@@ -23,6 +22,8 @@ from gridtnp.inference.prediction import predict
 from gridtnp.inference.queries import Query, column
 from gridtnp.inference.running import Output
 from gridtnp.report.packing import pack
+from gridtnp.sources.coordinates import wrap
+from gridtnp.sources.quality import collecting
 
 MARGIN = 0.03
 """Of the extent of the stations, on every side of the map."""
@@ -32,6 +33,8 @@ AROUND = 300.0
 """Degrees of longitude from which a map goes around the whole Earth."""
 MOST_OBSERVATIONS = 3000
 """Places of the context on a map."""
+PIXELS = 1500
+"""Across a map; what is smaller cannot be seen."""
 QUANTILES = (0.05, 0.95)
 ZEROS = 0.1
 """Share of zeros from which the map shows the probability of more than zero."""
@@ -94,6 +97,25 @@ class Region:
             min(float(x[known].min()), float(lon.min()) - half[1]),
             max(float(x[known].max()), float(lon.max()) + half[1]),
         )
+
+    def lines(self, ring: Float[np.ndarray, "n 2"]) -> list[Float[np.ndarray, "m 2"]]:
+        """The parts of a ring of longitudes and latitudes on the map, as fine as can be seen."""
+        margin, pixel = ((self.east - self.west) / number for number in (20, PIXELS))
+        lon, lat = ring.T
+        inside = (lat > self.south - margin) & (lat < self.north + margin)
+        if not self.around:
+            east = np.mod(lon - (self.west - margin), 360.0)
+            inside &= east < self.east - self.west + 2 * margin
+        near = inside.copy()  # up to the first points outside
+        near[1:] |= inside[:-1]
+        near[:-1] |= inside[1:]
+        found = []
+        for part in np.split(ring, np.flatnonzero(np.diff(near)) + 1)[int(not near[0]) :: 2]:
+            way = np.cumsum(np.append(0.0, np.hypot(*np.diff(part, axis=0).T)))
+            kept = np.append(np.diff(np.floor(way / pixel), prepend=-1.0)[:-1] > 0, True)
+            if kept.sum() > 2:
+                found.append(part[kept])
+        return found
 
     def grid(self, model: ModelContents, points: int) -> xr.Dataset:
         """About this many points, as far apart in both directions, where the model can predict."""

@@ -8,15 +8,10 @@ async function start() {
   const map = stationMap(report);
   const views = [explorer.map, map, ...(moving ? [moving.map] : [])];
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => views.forEach((view) => view.draw()));
-  const choice = find("#variable");
-  if (choice) {
-    choice.addEventListener("change", () => {
-      const v = Number(choice.value);
-      for (const part of findAll("[data-variable]")) part.hidden = Number(part.dataset.variable) !== v;
-      explorer.set({ variable: v });
-      if (moving) moving.update();
-    });
-  }
+  chooseVariable((variable) => {
+    explorer.set({ variable });
+    if (moving) moving.update();
+  });
   window.gridtnp = { report, explorer, samples: moving }; // for the console, and for tests
   document.documentElement.dataset.ready = "yes";
 }

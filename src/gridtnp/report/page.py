@@ -15,7 +15,6 @@ import numpy as np
 from gridtnp import __version__, demo
 from gridtnp.contents import ModelContents, describe
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.times import show
 from gridtnp.errors import require_installed
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.evaluation.results import Evaluation
@@ -24,6 +23,7 @@ from gridtnp.report import maps, sections
 from gridtnp.report.ablation import Ablation, ablation
 from gridtnp.report.packing import json_in_html, pack
 from gridtnp.report.series import series, shown_stations
+from gridtnp.sources.times import show
 from gridtnp.training.run_folder import environment
 
 FOLDER = Path(__file__).parent
@@ -132,7 +132,7 @@ def browser_data(
         ],
         "region": {**vars(region), "around": region.around},
         "ramps": maps.RAMPS,
-        "coastline": coastline(),
+        "coastline": coastline(region),
         "times": None if shown is None else shown.astype("datetime64[s]").astype(int).tolist(),
         "labels": [""] if shown is None else [show(time) for time in shown],
         "first": first,
@@ -161,11 +161,11 @@ def affordable_points(variables: int, times: int, samples: int) -> int:
     return max(MOST_VALUES // (variables * ((len(maps.STATISTICS) + 1) * times + samples)), 100)
 
 
-def coastline() -> dict[str, Any]:
-    """The coastlines of the package, packed."""
-    rings = demo.coastline()
-    lon, lat = np.concatenate(rings).T
-    return {"lon": pack(lon), "lat": pack(lat), "sizes": [len(ring) for ring in rings]}
+def coastline(region: maps.Region) -> dict[str, Any]:
+    """The coastlines of the package in a region, as detailed as can be seen, packed."""
+    lines = [line for ring in demo.coastline() for line in region.lines(ring)]
+    lon, lat = np.concatenate([np.zeros((0, 2)), *lines]).T
+    return {"lon": pack(lon), "lat": pack(lat), "sizes": [len(line) for line in lines]}
 
 
 # ---- HTML ----------------------------------------------------------------------------------------
@@ -184,21 +184,14 @@ def render(
     policy, parts = assemble(script, style)
     safe = parts["safe"]
     names = dict(zip(shown_stations(evaluation), data["stations"]["names"], strict=True))
-    variables = []
-    for name, units in evaluation.variables.items():
-        rows = sections.rows_of(evaluation, name)
-        lost = sections.rows_of(without.evaluation, name)
-        variables.append(
-            {
-                "name": name,
-                "unit": sections.symbol(units),
-                "verdict": sections.verdict(rows, evaluation.split),
-                "calibration": sections.calibration(evaluation, name, rows),
-                "scores": sections.score_table(rows),
-                "losses": sections.losses(lost) if len(lost) > 1 else None,
-                "worst": sections.worst_cases(evaluation, name, names),
-            }
-        )
+    variables = sections.scored(
+        sections.rows_of(evaluation), evaluation.split, evaluation.calibration()
+    )
+    left_out = sections.rows_of(without.evaluation)
+    for own in variables:
+        lost = [row for row in left_out if row["variable"] == own["name"]]
+        own["losses"] = sections.losses(lost) if len(lost) > 1 else None
+        own["worst"] = sections.worst_cases(evaluation, own["name"], names)
     return template("page.html").render(
         **parts,
         policy=policy,

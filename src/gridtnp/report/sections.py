@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,13 @@ import numpy as np
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.description import extent
-from gridtnp.data.sources import Variable
 from gridtnp.data.splits import show_period
-from gridtnp.data.times import show
 from gridtnp.evaluation.results import Evaluation
 from gridtnp.evaluation.scores import LEVELS
 from gridtnp.evaluation.summary import MODEL, ScoreTable
 from gridtnp.report import charts
+from gridtnp.sources.source import Variable
+from gridtnp.sources.times import show
 
 SYMBOLS = {
     "degC": "°C", "celsius": "°C", "deg_C": "°C", "degF": "°F", "kelvin": "K", "m s-1": "m/s",
@@ -25,6 +26,8 @@ SYMBOLS = {
 WORST = 8
 NARROW = "\u00a0"
 """A space at which no line is broken."""
+UNBROKEN = "\u2011"
+"""A hyphen at which no line is broken, such as those of dates."""
 Row = Mapping[str, Any]
 
 
@@ -48,14 +51,29 @@ def percent(value: float, decimals: int = 0) -> str:
     return quantity(100 * value, "%", decimals)
 
 
-def rows_of(evaluation: Evaluation, variable: str) -> list[dict[str, Any]]:
-    """The scores of a variable, the model first."""
-    table = evaluation.to_dataframe()
-    return [
-        {str(k): v for k, v in r.items()}
-        for r in table.to_dict("records")
-        if r["variable"] == variable
-    ]
+def rows_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The scores of all variables and forecasts, of every variable the model first."""
+    records = evaluation.to_dataframe().to_dict("records")
+    return [{str(k): v for k, v in row.items()} for row in records]
+
+
+def scored(
+    rows: Sequence[Row], split: str, calibrations: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Verdict, calibration and scores by variable, from the tables of an evaluation."""
+    found = []
+    for name in dict.fromkeys(row["variable"] for row in rows):
+        own = [row for row in rows if row["variable"] == name]
+        found.append(
+            {
+                "name": name,
+                "unit": symbol(own[0]["units"]),
+                "verdict": verdict(own, split),
+                "calibration": calibration(own, calibrations.get(name, {})),
+                "scores": score_table(own),
+            }
+        )
+    return found
 
 
 # ---- verdict -------------------------------------------------------------------------------------
@@ -93,7 +111,8 @@ def verdict(rows: Sequence[Row], split: str) -> dict[str, Any]:
             "raw": model["coverage_90"],
         }
     )
-    return {"text": f"{text}.", "calibration": _calibration(covered, low, high), "tiles": tiles}
+    text = re.sub(r"(?<=\w)-(?=\w)", UNBROKEN, f"{text}.")
+    return {"text": text, "calibration": _calibration(covered, low, high), "tiles": tiles}
 
 
 def _range_text(low: float, high: float, decimals: int) -> str:
@@ -130,9 +149,9 @@ def data_card(test: Dataset, split: str) -> dict[str, Any]:
         {
             "name": name,
             "target": name == test.target_source,
-            "extent": extent(source),
+            "extent": extent(source).replace(" -", " −"),
             "variables": [
-                {"name": v.name, "units": symbol(v.units) or "units not given", **_range(v)}
+                {"name": v.name, "units": symbol(v.units) or "not given", **_range(v)}
                 for v in source.variables
             ],
         }
@@ -170,9 +189,8 @@ def _range(variable: Variable) -> dict[str, str]:
 # ---- calibration and scores ----------------------------------------------------------------------
 
 
-def calibration(evaluation: Evaluation, variable: str, rows: Sequence[Row]) -> dict[str, Any]:
+def calibration(rows: Sequence[Row], found: Mapping[str, Any]) -> dict[str, Any]:
     """PIT, coverage, and spread against skill, of the model and of its best baseline."""
-    found = evaluation.calibration()[variable]
     unit = symbol(rows[0]["units"])
     if MODEL not in found:
         return {}

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from gridtnp.contents import ModelContents
-from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
 from gridtnp.evaluation.results import Evaluation
 from gridtnp.evaluation.summary import MODEL
 from gridtnp.inference.queries import column
 from gridtnp.report.packing import pack
+from gridtnp.sources.coordinates import wrap
 
 MOST_STATIONS = 300
 MOST_VALUES = 40_000

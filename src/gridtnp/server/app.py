@@ -21,7 +21,7 @@ from gridtnp.inference.queries import column
 from gridtnp.inference.running import Output
 from gridtnp.network.model import PIECE
 from gridtnp.server import edr, queries, wkt
-from gridtnp.server.coverages import ENDINGS, MEDIA, encode
+from gridtnp.server.coverages import ENDINGS, MEDIA, encode, georeference
 from gridtnp.server.guard import Guard
 from gridtnp.server.jobs import Job, Jobs
 from gridtnp.server.openapi import (
@@ -135,6 +135,8 @@ def create_app(
             chunk=PIECE,
             output=Output(path, progress=ticket.advance),
         )
+        if path.suffix == ENDINGS["netCDF"]:
+            georeference(path)
 
     # ---- pages and metadata ----------------------------------------------------------------------
 

@@ -25,6 +25,15 @@ MEDIA = {
     "netCDF": "application/x-netcdf",
     "CSV": "text/csv; charset=utf-8",
 }
+WGS84 = {
+    "grid_mapping_name": "latitude_longitude",
+    "longitude_of_prime_meridian": 0.0,
+    "semi_major_axis": 6378137.0,
+    "inverse_flattening": 298.257223563,
+    "crs_wkt": 'GEOGCRS["WGS 84",DATUM["World Geodetic System 1984",'
+    'ELLIPSOID["WGS 84",6378137,298.257223563]],CS[ellipsoidal,2],AXIS["latitude",north],'
+    'AXIS["longitude",east],ANGLEUNIT["degree",0.0174532925199433],ID["EPSG",4326]]',
+}
 ENDINGS = {"CoverageJSON": ".covjson", "netCDF": ".nc", "CSV": ".csv"}
 
 
@@ -35,7 +44,23 @@ def encode(answer: xr.Dataset, f: Format) -> bytes:
     if f == "CSV":
         return to_csv(answer).encode()
     with tempfile.TemporaryDirectory(prefix="gridtnp-") as folder:
-        return write(answer, Path(folder) / "answer.nc").read_bytes()
+        path = write(answer, Path(folder) / "answer.nc")
+        georeference(path)
+        return path.read_bytes()
+
+
+def georeference(path: Path) -> None:
+    """Name the reference system of a grid in a netCDF file, without which QGIS would ask for it."""
+    import netCDF4
+    from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK  # the library is not thread-safe
+
+    with NETCDF4_PYTHON_LOCK, netCDF4.Dataset(path, "a") as file:
+        if not {"lat", "lon"} <= set(file.dimensions):
+            return
+        file.createVariable("crs", "i4").setncatts(WGS84)
+        for values in file.variables.values():
+            if {"lat", "lon"} <= set(values.dimensions):
+                values.setncattr("grid_mapping", "crs")
 
 
 def to_csv(answer: xr.Dataset) -> str:

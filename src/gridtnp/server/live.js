@@ -103,7 +103,9 @@ async function predictAt(lat, lon) {
   const wanted = live.shown;
   find("#where").textContent = `${place(lat, lon)} …`;
   const quantiles = [...LEVELS, 0.05, 0.25, 0.75, 0.95].sort((a, b) => a - b);
-  const found = await busily(async () => (await ask("predict", question({ at: { lat: [lat], lon: [lon] }, quantiles }))).json());
+  const levels = live.explorer.report.variables.filter((one) => one.threshold !== null).map((one) => [one.name, [one.threshold]]);
+  const what = { at: { lat: [lat], lon: [lon] }, quantiles, exceed: Object.fromEntries(levels) };
+  const found = await busily(async () => (await ask("predict", question(what))).json());
   if (wanted !== live.shown) return; // another place was asked for meanwhile
   if (!found) {
     find("#where").textContent = "There is no prediction here.";
@@ -115,13 +117,14 @@ async function predictAt(lat, lon) {
 }
 
 function showDistribution(found, lat, lon) {
-  const { explorer } = live, { name, unit } = explorer.report.variables[explorer.state.variable];
+  const { explorer } = live, { name, unit, threshold, chance } = explorer.report.variables[explorer.state.variable];
   const value = (what) => found.ranges[`${name}_${what}`].values[0];
+  const higher = chance === null ? null : found.ranges[chance].values[0];
   const level = (q) => value(`q${q.toFixed(2).slice(2)}`);
   const d = explorer.decimals + 1, text = (number) => withUnit(fixed(number, d), unit);
   const when = explorer.report.times ? `, ${explorer.report.labels[explorer.state.time]}` : "";
   find("#where").textContent = `${place(lat, lon)}${when}. Each of the ${DOTS} dots is a chance of ${100 / DOTS} %.`;
-  live.distribution = { lat, lon, mean: value("mean"), std: value("std"), low: level(0.05), high: level(0.95) };
+  live.distribution = { lat, lon, mean: value("mean"), std: value("std"), low: level(0.05), high: level(0.95), chance: higher };
   if (value("mean") === null) {
     find("#dots-chart").replaceChildren();
     fillRows(find("#values"), [["", "outside of the model's area"]]);
@@ -134,6 +137,7 @@ function showDistribution(found, lat, lon) {
     ["standard deviation", text(value("std"))],
     ["50 % interval", withUnit(`${fixed(level(0.25), d)} to ${fixed(level(0.75), d)}`, unit)],
     ["90 % interval", withUnit(`${fixed(level(0.05), d)} to ${fixed(level(0.95), d)}`, unit)],
+    ...(higher === null ? [] : [[`P(> ${withUnit(String(threshold), unit)})`, `${fixed(100 * higher, 0)} %`]]),
     ["nearest observation", support === null ? "none" : `${fixed(support, 0)} km away`],
   ]);
 }
@@ -144,19 +148,22 @@ function drawDots(quantiles, mean, [low, high], title) {
   const [first, last] = [quantiles[0], quantiles[DOTS - 1]], span = last - first || 1;
   const ends = [first - 0.06 * span, last + 0.06 * span];
   const x = (value) => left + ((value - ends[0]) / (ends[1] - ends[0])) * (width - 2 * left);
-  const bin = span / columns, heights = new Map();
+  const bin = span / columns, stacks = new Map();
   const shape = (tag, attributes, text) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
     if (text !== undefined) made.textContent = text;
     return made;
   };
-  const places = quantiles.map((q) => {
-    const column = Math.min(columns - 1, Math.floor((q - first) / bin)), height = heights.get(column) || 0;
-    heights.set(column, height + 1);
-    return [x(last > first ? first + (column + 0.5) * bin : q), height];
+  for (const q of quantiles) {
+    const column = Math.min(columns - 1, Math.floor((q - first) / bin));
+    stacks.set(column, [...(stacks.get(column) || []), q]);
+  }
+  const places = [...stacks].flatMap(([column, values]) => { // equal values, such as no rain, stand where they are
+    const same = values.length > 1 && values[0] === values[values.length - 1];
+    return values.map((q, height) => [x(same ? q : first + (column + 0.5) * bin), height]);
   });
-  const tallest = Math.max(...heights.values()), step = Math.min(2 * radius, most / tallest);
+  const tallest = Math.max(...[...stacks.values()].map((values) => values.length)), step = Math.min(2 * radius, most / tallest);
   const bottom = 14 + step * tallest, chart = shape("svg", { viewBox: `0 0 ${width} ${bottom + 42}` });
   chart.append(shape("line", { class: "axis", x1: left, x2: width - left, y1: bottom, y2: bottom }));
   chart.append(shape("line", { class: "interval", x1: x(low), x2: x(high), y1: bottom, y2: bottom }));
@@ -218,8 +225,7 @@ async function startLive() {
   find("#reset").addEventListener("click", reset);
   find("#netcdf").addEventListener("click", () => download("netCDF", "predictions.nc"));
   find("#csv").addEventListener("click", () => download("CSV", "predictions.csv"));
-  const choice = find("#variable");
-  if (choice) choice.addEventListener("change", () => live.explorer.set({ variable: Number(choice.value) }));
+  chooseVariable((variable) => live.explorer.set({ variable }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => live.explorer.map.draw());
   window.gridtnp = live; // for the console, and for tests
   body.dataset.ready = "yes";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from gridtnp import __version__
-from gridtnp.data.quality import collecting
-from gridtnp.data.times import show
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.inference.conditioning import Conditioner, Context
+from gridtnp.inference.forecasts import above
+from gridtnp.inference.queries import column
 from gridtnp.report import maps, sections
 from gridtnp.report.packing import json_in_html
 from gridtnp.report.page import SHARED_SCRIPTS, STYLES, assemble, coastline, read, template
@@ -22,6 +23,8 @@ from gridtnp.report.series import NO_STATIONS, series
 from gridtnp.server.edr import COLLECTION
 from gridtnp.server.served import Served
 from gridtnp.server.work import Abandoned, Ticket
+from gridtnp.sources.quality import collecting
+from gridtnp.sources.times import show
 
 HERE = Path(__file__).parent
 MAP_TIMES = 12
@@ -59,16 +62,14 @@ class LivePage:
             options=parts["safe"](json_in_html(options)),
             title=", ".join(served.variables),
             name=served.name,
-            variables=[
-                {"name": name, "unit": self._unit(name)} for name in served.variables
-            ],
+            **self._evaluated(),
             columns=["lat", "lon", *(["time"] if served.times is not None else []),
                      *served.variables, *spec.statics],
             collection=COLLECTION,
             sources=[spec.target_source, *(n for n in sources if n != spec.target_source)],
             report=self.report,
             has_fields=True,
-            has_chances=False,
+            has_chances=True,  # where there is none, the script hides it
             has_times=served.times is not None,
             labels=[""],
             first=0,
@@ -78,6 +79,21 @@ class LivePage:
             version=__version__,
         )  # fmt: skip
         return text, policy
+
+    def _evaluated(self) -> dict[str, Any]:
+        """Verdict, calibration and scores, as in the report, if the model was evaluated."""
+        served, scores = self.served, self.served.scores
+        if scores is None or scores.variables != served.variables:
+            plain = [{"name": name, "unit": self._unit(name)} for name in served.variables]
+            return {"evaluated": False, "calibrated": False, "variables": plain}
+        found = sections.scored(scores.rows, scores.split, scores.calibration)
+        return {
+            "evaluated": True,
+            "calibrated": bool(scores.calibration),
+            "variables": found,
+            "split": scores.split,
+            "notes": scores.notes,
+        }
 
     def _unit(self, name: str) -> str:
         spec = self.served.model.spec
@@ -101,27 +117,32 @@ class LivePage:
         served, times, stations = self.served, None, NO_STATIONS
         if served.times is not None:
             times = served.times[-MAP_TIMES:]
-        if served.data.held_out:
+        exceed: dict[str, float] = {}
+        if served.data.held_out or not all(one.is_normal for one in served.model.config.likelihood):
             found = evaluate(served.model, served.data, [], limit=STATION_TIMES)
+            exceed = maps.thresholds(found)
             ticket.advance(0)
-            stations = series(served.model, served.data, found, MAP_TIMES)
-            if found.time is not None:
-                times = np.unique(found.time)[-MAP_TIMES:]
-        return self._data(served.conditioner, times, stations, ticket)
+            if served.data.held_out:
+                stations = series(served.model, served.data, found, MAP_TIMES)
+                if found.time is not None:
+                    times = np.unique(found.time)[-MAP_TIMES:]
+        return self._data(served.conditioner, times, stations, exceed, ticket)
 
     def of(self, context: Context, ticket: Ticket) -> dict[str, Any]:
         """The map of other observations, at their last times."""
         assert isinstance(context, Conditioner)
         times = context.data.times()
-        return self._data(
-            context, None if times is None else times[-MAP_TIMES:], NO_STATIONS, ticket
-        )
+        shown = None if times is None else times[-MAP_TIMES:]
+        own = {one["name"]: one["threshold"] for one in self.own(ticket)["variables"]}
+        exceed = {name: level for name, level in own.items() if level is not None}
+        return self._data(context, shown, NO_STATIONS, exceed, ticket)
 
     def _data(
         self,
         context: Conditioner,
         times: np.ndarray | None,
         stations: dict[str, Any],
+        exceed: Mapping[str, float],
         ticket: Ticket,
     ) -> dict[str, Any]:
         served = self.served
@@ -130,16 +151,22 @@ class LivePage:
         data = context.data
         return {
             "variables": [
-                {"name": n, "unit": self._unit(n), "threshold": None} for n in served.variables
+                {
+                    "name": name,
+                    "unit": self._unit(name),
+                    "threshold": exceed.get(name),
+                    "chance": column(name, above(exceed[name])) if name in exceed else None,
+                }
+                for name in served.variables
             ],
             "region": {**vars(region), "around": region.around},
             "ramps": maps.RAMPS,
-            "coastline": coastline(),
+            "coastline": coastline(region),
             "times": None if times is None else times.astype("datetime64[s]").astype(int).tolist(),
             "labels": [""] if times is None else [show(time) for time in times],
             "first": 0 if times is None else len(times) // 2,
             "stations": stations,
             "context": maps.observations(served.model, data, times),
-            "fields": maps.fields(served.model, context, grid, times, {}, ticket.advance),
+            "fields": maps.fields(served.model, context, grid, times, exceed, ticket.advance),
             "samples": None,
         }

@@ -11,8 +11,7 @@ import pandas as pd
 import xarray as xr
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from gridtnp.data.csv_files import parse_csv
-from gridtnp.data.times import show, to_time, to_times
+from gridtnp.data.places import LATITUDE, LONGITUDE, grid_of
 from gridtnp.errors import require_known
 from gridtnp.inference.forecasts import above
 from gridtnp.inference.prediction import thresholds
@@ -20,12 +19,16 @@ from gridtnp.inference.queries import column
 from gridtnp.server import wkt
 from gridtnp.server.served import Served, Statistics
 from gridtnp.server.work import Limits, Refused
+from gridtnp.sources.csv_files import parse_csv
+from gridtnp.sources.times import show, to_time, to_times
 
 Format = Literal["CoverageJSON", "netCDF", "CSV"]
 FORMATS: tuple[Format, ...] = ("CoverageJSON", "netCDF", "CSV")
 CRS84 = "http://www.opengis.net/def/crs/OGC/1.3/CRS84"
 KNOWN_CRS = ("CRS84", "OGC:CRS84", CRS84)
 MOST_COLUMNS = 200
+MOST_KEYS = 10_000
+"""Of a body, whose keys are those of columns at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +69,19 @@ def require_affordable(points: int, limits: Limits, f: Format) -> bool:
 def position(geometry: wkt.Geometry) -> xr.Dataset:
     """One place, or several."""
     if geometry.kind == "POINT":
-        return xr.Dataset(coords={"lat": geometry.lat[0], "lon": geometry.lon[0]})
-    return _points(geometry.lat, geometry.lon)
+        return places((), geometry.lat[0], geometry.lon[0])
+    return places("point", geometry.lat, geometry.lon)
 
 
 def trajectory(geometry: wkt.Geometry) -> xr.Dataset:
     """Places on a line, with times if it has measures: seconds since 1970."""
     seconds = geometry.measure
     if seconds is None:
-        return _points(geometry.lat, geometry.lon)
+        return places("point", geometry.lat, geometry.lon)
     if (np.abs(seconds) > 1e11).any():
         raise ValueError("The measures of LINESTRINGM must be times in seconds since 1970.")
     time = (seconds * 1000).round().astype("datetime64[ms]")
-    return _points(geometry.lat, geometry.lon).assign_coords(time=("point", time))
+    return places("point", geometry.lat, geometry.lon).assign_coords(time=("point", time))
 
 
 def box(
@@ -107,8 +110,7 @@ def box(
             f"The grid has {nx * ny:,} points, but at most {most:,} are allowed; ask for a smaller "
             "box or a lower resolution.",
         )
-    lat, lon = np.linspace(south, north, ny), np.linspace(west, east, nx)
-    return xr.Dataset(coords={"lat": lat, "lon": lon})
+    return grid_of(np.linspace(south, north, ny), np.linspace(west, east, nx))
 
 
 def location(served: Served, name: str) -> xr.Dataset:
@@ -117,7 +119,7 @@ def location(served: Served, name: str) -> xr.Dataset:
     if stations is None or name not in stations.index:
         raise Refused(404, f"There is no location {name!r}; see the list of locations.")
     row = stations.loc[name]
-    at = xr.Dataset(coords={"lat": float(row["lat"]), "lon": float(row["lon"])})
+    at = places((), float(row["lat"]), float(row["lon"]))
     return at.assign_coords({key: float(row[key]) for key in served.data.statics})
 
 
@@ -132,9 +134,9 @@ def times_of(served: Served, datetime: str | None) -> np.ndarray | None:
         return known
     first, slash, last = datetime.partition("/")
     if not slash:
-        return to_times([first.strip()], "datetime")
-    start = known[0] if first.strip() in ("..", "") else to_time(first.strip())
-    stop = known[-1] if last.strip() in ("..", "") else to_time(last.strip())
+        return np.array([to_time(first.strip(), "datetime")])
+    start = known[0] if first.strip() in ("..", "") else to_time(first.strip(), "datetime")
+    stop = known[-1] if last.strip() in ("..", "") else to_time(last.strip(), "datetime")
     found = known[(known >= start) & (known <= stop)]
     if not len(found):
         raise Refused(
@@ -165,7 +167,7 @@ def require_plane(crs: str | None, z: str | None) -> None:
 # ---- POST /predict -------------------------------------------------------------------------------
 
 Cell = FiniteFloat | str | None
-Table = dict[str, list[Cell]]
+Table = Annotated[dict[str, list[Cell]], Field(max_length=MOST_COLUMNS)]
 Text = Annotated[str, Field(max_length=100)]
 
 
@@ -210,6 +212,10 @@ class Prediction(Observations):
 
 def read_body(kind: type[Any], body: bytes) -> Any:
     """A body of this kind, or one sentence on what is wrong with it."""
+    if body.count(b'":') > MOST_KEYS:
+        raise ValueError(
+            f"The body has more than {MOST_KEYS:,} keys; send observations as columns, not as rows."
+        )
     try:
         return kind.model_validate_json(body or b"{}")
     except ValidationError as error:
@@ -235,7 +241,9 @@ def tables_of(observations: Mapping[str, Table | str], limits: Limits) -> dict[s
     """Observations as tables; a text is never taken for a path."""
     found = {}
     for name, given in observations.items():
-        table = parse_csv(given, name) if isinstance(given, str) else _frame(name, given)
+        table = (
+            parse_csv(given, name, MOST_COLUMNS) if isinstance(given, str) else _frame(name, given)
+        )
         if len(table) > limits.observations:
             raise Refused(
                 413,
@@ -298,8 +306,7 @@ def _grid(box: Box, limits: Limits) -> xr.Dataset:
             f"The grid has {nx * ny:,} points, but at most {limits.job_points:,} are allowed; take "
             "a larger step.",
         )
-    coords = {"lat": south + step * np.arange(ny), "lon": west + step * np.arange(nx)}
-    return xr.Dataset(coords=coords)
+    return grid_of(south + step * np.arange(ny), west + step * np.arange(nx))
 
 
 def _places(columns: Table) -> xr.Dataset:
@@ -307,17 +314,19 @@ def _places(columns: Table) -> xr.Dataset:
     for name in ("lat", "lon"):
         if name not in table:
             raise ValueError(f"at has no column {name!r}; give lat and lon.")
-    coords: dict[str, Any] = {}
+    found: dict[str, np.ndarray] = {}
     for name, values in table.items():
         if name == "time":
-            coords["time"] = ("point", to_times(values, "time"))
+            found["time"] = to_times(values, "time")
             continue
         numbers = np.asarray(pd.to_numeric(values, errors="coerce"), np.float64)
         if name in ("lat", "lon") and not np.isfinite(numbers).all():
             raise ValueError(f"at.{name} must be numbers.")
-        coords[str(name)] = ("point", numbers)
-    return xr.Dataset(coords=coords)
+        found[str(name)] = numbers
+    at = places("point", found.pop("lat"), found.pop("lon"))
+    return at.assign_coords({name: ("point", values) for name, values in found.items()})
 
 
-def _points(lat: np.ndarray, lon: np.ndarray) -> xr.Dataset:
-    return xr.Dataset(coords={"lat": ("point", lat), "lon": ("point", lon)})
+def places(dims: str | tuple[()], lat: Any, lon: Any) -> xr.Dataset:
+    """Latitudes and longitudes along a dimension, or one of each."""
+    return xr.Dataset(coords={"lat": (dims, lat, LATITUDE), "lon": (dims, lon, LONGITUDE)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import torch
 from gridtnp.errors import require_installed
 from gridtnp.server.work import Limits
 
+SWITCH = 0.001
+"""Seconds after which a thread gives way; the event loop waits no longer for those that compute."""
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -61,21 +64,14 @@ def serve(
     import uvicorn
 
     from gridtnp.server.app import create_app
+    from gridtnp.server.connections import configure
     from gridtnp.server.served import Served
 
     assert isinstance(served, Served)
     limits = limits or Limits()
     torch.set_num_threads(1)  # predictions run beside each other instead
+    sys.setswitchinterval(SWITCH)
     hosts = LOCAL if listening.getsockname()[0] in LOCAL else None
     app = create_app(served, limits, token=token, origins=origins, hosts=hosts, report=report)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=2,
-    )
     ready()
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(configure(app, limits)).run(sockets=[listening])

@@ -13,11 +13,9 @@ import pandas as pd
 import xarray as xr
 
 from gridtnp.contents import ModelContents
-from gridtnp.data.coordinates import recognise
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.reading import Data
-from gridtnp.data.sources import Panel
 from gridtnp.errors import require_known
+from gridtnp.evaluation.saved import SavedScores
 from gridtnp.inference.conditioning import Conditioner, Context, Encodings, Static, dataset_of
 from gridtnp.inference.forecasts import above, attributes
 from gridtnp.inference.prediction import predict, thresholds
@@ -26,6 +24,9 @@ from gridtnp.inference.running import Output
 from gridtnp.network.model import PIECE
 from gridtnp.report.maps import Region
 from gridtnp.server.work import Ticket
+from gridtnp.sources.coordinates import recognise
+from gridtnp.sources.reading import Data
+from gridtnp.sources.source import Panel
 
 KEPT_TIMES = 16
 """Times whose contexts stay encoded."""
@@ -56,12 +57,16 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model with its data; `fresh` says how other observations are read."""
+    """A model with its data; `fresh` says how other observations are read.
+
+    `scores` are those of an evaluation of this model, if there was one.
+    """
 
     model: ModelContents
     data: Dataset
     fresh: Fresh = field(default_factory=Fresh)
     name: str = "model"
+    scores: SavedScores | None = None
 
     def __post_init__(self) -> None:
         self.model.network.eval()  # once, since predictions run at the same time

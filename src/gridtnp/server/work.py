@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gridtnp.data.quality import collecting
+from gridtnp.sources.quality import collecting
 
 Result = TypeVar("Result")
 RETRY_AFTER = "2"
@@ -26,11 +26,13 @@ class Limits:
 
     `body` is in bytes. Up to `points` points are answered at once, up to `job_points` as a job.
     `observations` is the number of rows in a body. `seconds` is the time to compute an answer,
-    `body_seconds` to receive a body, `job_seconds` to compute a job. Up to `workers` predictions
-    run at once, `waiting` more wait; `jobs` are unfinished jobs, `kept_jobs` finished ones.
+    `head_seconds` and `body_seconds` to receive a request, `job_seconds` to compute a job. Up to
+    `workers` predictions run at once, `waiting` more wait; `jobs` are unfinished jobs, `kept_jobs`
+    finished ones.
     """
 
     body: int = 10_000_000
+    head_seconds: float = 10.0
     body_seconds: float = 20.0
     points: int = 50_000
     observations: int = 20_000

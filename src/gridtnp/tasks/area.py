@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import warn_data
-from gridtnp.data.sources import Records
-from gridtnp.data.times import HOUR, Window
 from gridtnp.grid import Grid
+from gridtnp.sources.coordinates import wrap
+from gridtnp.sources.quality import warn_data
+from gridtnp.sources.source import Records
+from gridtnp.sources.times import HOUR, Window
 
 
 def area(grid: Grid) -> str:

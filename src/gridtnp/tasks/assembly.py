@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 
-from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.sources import Source
-from gridtnp.data.times import HOUR
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
+from gridtnp.sources.coordinates import wrap
+from gridtnp.sources.source import Source
+from gridtnp.sources.times import HOUR
 from gridtnp.task import PointSet
 from gridtnp.tasks.observations import Observations, TaskTime
 

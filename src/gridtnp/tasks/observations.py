@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import Error, errors_at
-from gridtnp.data.sources import Source
-from gridtnp.data.times import Window
+from gridtnp.sources.quality import Error, errors_at
+from gridtnp.sources.source import Source
+from gridtnp.sources.times import Window
 
 TaskTime = np.datetime64 | None
 """The time of a task; None where the data have no times."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.data.times import Window, duration, show, to_time
 from gridtnp.grid import Grid
+from gridtnp.sources.times import Window, duration, show, to_time
 from gridtnp.task import Task
 from gridtnp.tasks.assembly import Assembler
 from gridtnp.tasks.observations import Available, Observations, SourceVariables

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from gridtnp.data.sources import Source
+from gridtnp.sources.source import Source
 
 ROUNDING = 1e-6
 """Tolerance for a fraction that should give a whole number of observations."""

@@ -91,7 +91,8 @@ def fit(
     if resumed and run is not None:
         require_same(run, config, seed, data)
     validation = () if val is None else validation_tasks(model, val)
-    prior = fit_prior(model, sampler, validation)
+    begun = resumed and run is not None and run.files.exist  # a checkpoint holds its prior
+    prior = "" if begun else fit_prior(model, sampler, validation)
     main = accelerator.is_main_process
     if main and not quiet:
         if prior:

@@ -1,7 +1,8 @@
 """Files, globs and URLs to pandas tables and xarray datasets, and these to sources.
 
 The format is known by the file's ending: `.csv` (also `.csv.gz`), `.parquet`, `.nc`, `.zarr`,
-`.grib`. URLs (`https://`, `s3://`, `gs://`, …) are opened with fsspec. Datasets are opened lazily.
+`.grib`; other folders hold Parquet files. URLs (`https://`, `s3://`, `gs://`, …) are opened with
+fsspec. Datasets are opened lazily, and so are Parquet files that are too large for the memory.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.coordinates import DEGREES, units_text
-from gridtnp.data.csv_files import Unreadable, read_csv
-from gridtnp.data.fields import read_dataset
-from gridtnp.data.quality import Note, unpack_limits
-from gridtnp.data.sources import Source
-from gridtnp.data.tables import read_table
-from gridtnp.errors import require_installed
+from gridtnp.errors import reason, require_installed
+from gridtnp.sources.archives import read_archive
+from gridtnp.sources.coordinates import DEGREES, units_text
+from gridtnp.sources.csv_files import Unreadable, read_csv
+from gridtnp.sources.fields import read_dataset
+from gridtnp.sources.parquet_files import ParquetFiles
+from gridtnp.sources.quality import Note, unpack_limits
+from gridtnp.sources.source import Source
+from gridtnp.sources.tables import read_table
 
 Data = pd.DataFrame | xr.Dataset | xr.DataArray | str | os.PathLike[str]
 KINDS = {
@@ -53,6 +56,11 @@ def read_source(
     `na_values` stand for missing, and `crs` is the projection of its coordinates.
     """
     if isinstance(data, str | os.PathLike):
+        files = None if is_url(os.fspath(data)) else ParquetFiles.find(os.fspath(data))
+        if files is not None:
+            archive = read_archive(name, files, memory, na_values, crs)
+            if archive is not None:
+                return archive
         data = open_data(data)
     if isinstance(data, pd.DataFrame):
         return read_table(name, data, na_values=na_values, crs=crs)
@@ -67,7 +75,16 @@ def read_source(
 def open_data(path: str | os.PathLike[str]) -> pd.DataFrame | xr.Dataset:
     """Open a path, a glob or a URL."""
     address = os.fspath(path)
-    if is_url(address) or Path(address).exists():  # a[1].csv may be a file
+    if is_url(address):
+        return _open([address])
+    files = ParquetFiles.find(address)
+    if files is not None:
+        return files.whole()
+    if Path(address).is_dir() and ".zarr" not in Path(address).name.lower():
+        raise ValueError(
+            f"Folder {address!r} holds no .parquet file; if it is a Zarr store, name it .zarr."
+        )
+    if Path(address).exists():  # a[1].csv may be a file
         return _open([address])
     if glob.has_magic(address):
         found = sorted(glob.glob(address))
@@ -120,7 +137,7 @@ def _open(addresses: list[str]) -> pd.DataFrame | xr.Dataset:
         return xr.combine_by_coords(chunked, combine_attrs="override")  # pyright: ignore[reportReturnType]
     except Exception as error:
         raise ValueError(
-            f"Cannot join {addresses[0]!r} to {addresses[-1]!r} ({_reason(error)}); join them with "
+            f"Cannot join {addresses[0]!r} to {addresses[-1]!r} ({reason(error)}); join them with "
             "xarray and pass the dataset."
         ) from error
 
@@ -133,13 +150,9 @@ def _open_one(opener: Any, address: str, kind: str) -> Any:
     except Exception as error:
         # every library raises its own error for truncated or invalid files
         raise OSError(
-            f"Cannot read {address!r} as a {kind} file ({_reason(error)}); was its download or "
+            f"Cannot read {address!r} as a {kind} file ({reason(error)}); was its download or "
             "copy cut short?"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _require_same_units(addresses: list[str], datasets: list[xr.Dataset]) -> None:
@@ -160,12 +173,7 @@ def _require_same_units(addresses: list[str], datasets: list[xr.Dataset]) -> Non
 
 
 def _open_table(address: str, kind: str) -> pd.DataFrame:
-    if kind == "csv":
-        return read_csv(address)
-    frame = pd.read_parquet(address)
-    if frame.empty:
-        raise ValueError("it has no rows")
-    return frame
+    return read_csv(address) if kind == "csv" else pd.read_parquet(address)
 
 
 def _open_dataset(address: str, kind: str) -> xr.Dataset:
@@ -180,7 +188,7 @@ def _open_dataset(address: str, kind: str) -> xr.Dataset:
         opener(address, decode_cf=False)  # raises again if the file is damaged
         option = "decode_times" if "time" in str(error) else "decode_cf"
         raise Unreadable(
-            f"Cannot decode {address!r} ({_reason(error)}); open it with "
+            f"Cannot decode {address!r} ({reason(error)}); open it with "
             f"xr.open_dataset(path, {option}=False), correct it and pass the dataset."
         ) from error
 

@@ -19,8 +19,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from gridtnp.data.sources import Source
 from gridtnp.errors import require_known
+from gridtnp.sources.source import Source
 
 Action = Literal["dropped", "masked", "left out", "noticed"]
 Error = float | str

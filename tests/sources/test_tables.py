@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import weather
 
-from gridtnp.data.quality import Note
-from gridtnp.data.tables import read_table
+from gridtnp.sources.quality import Note
+from gridtnp.sources.tables import read_table
 
 
 def notes_of(frame: pd.DataFrame) -> dict[str, Note]:

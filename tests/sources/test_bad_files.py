@@ -18,7 +18,7 @@ import weather
 import xarray as xr
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
+from gridtnp.sources.quality import DataWarning
 
 HEADER = "station,time,lat,lon,tmax,rain"
 ROWS = (

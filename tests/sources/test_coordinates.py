@@ -6,7 +6,7 @@ from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridtnp.data.coordinates import possible, recognise, require_places, western_edge, wrap
+from gridtnp.sources.coordinates import possible, recognise, require_places, western_edge, wrap
 
 
 def test_names_of_the_field_are_recognised_without_case() -> None:

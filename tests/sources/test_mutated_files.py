@@ -13,7 +13,7 @@ from mutated_csv import VARIABLES, File, csv_file, key
 from mutated_netcdf import netcdf_file
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.quality import DataWarning
+from gridtnp.sources.quality import DataWarning
 
 FEW, MANY = 40, 200
 """Files of each kind in `make test`, and of each other seed in `make test-all`."""

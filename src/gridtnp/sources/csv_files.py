@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pandas as pd
 
-from gridtnp.data.quality import warn_data
+from gridtnp.sources.quality import warn_data
 
 
 class Unreadable(ValueError):
@@ -25,9 +25,9 @@ def read_csv(address: str) -> pd.DataFrame:
     return parse_csv(_text(address), address)
 
 
-def parse_csv(text: str, address: str) -> pd.DataFrame:
-    """Parse the text of a file; `address` is what messages call it."""
-    _require_fields(address, text)
+def parse_csv(text: str, address: str, most: int | None = None) -> pd.DataFrame:
+    """Parse the text of a file with at most so many columns; `address` is what messages call it."""
+    _require_fields(address, text, most)
     try:
         frame = pd.read_csv(io.StringIO(text), skipinitialspace=True, low_memory=False)
     except pd.errors.ParserError as error:
@@ -63,7 +63,7 @@ def _text(address: str) -> str:
         ) from None
 
 
-def _require_fields(address: str, text: str) -> None:
+def _require_fields(address: str, text: str, most: int | None) -> None:
     rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
     header: list[str] = []
     for row in rows:
@@ -71,6 +71,11 @@ def _require_fields(address: str, text: str) -> None:
             continue  # a blank line
         if not header:
             header = row
+            if most is not None and len(row) > most:
+                raise Unreadable(
+                    f"{address!r} has {len(row):,} columns, but at most {most:,} are allowed; "
+                    "leave out what the model does not use."
+                )
             other = next((c for c in ";\t|" if len(row) == 1 and c in row[0]), None)
             if other is not None:
                 raise Unreadable(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from gridtnp.data.coordinates import DEGREES, RADIANS, recognise, require_places, units_text
 from gridtnp.errors import require_installed
+from gridtnp.sources.coordinates import DEGREES, RADIANS, recognise, require_places, units_text
 
 if TYPE_CHECKING:
     from pyproj import CRS

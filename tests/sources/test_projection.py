@@ -14,8 +14,8 @@ import xarray as xr
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.places import latlon_grid, observe
-from gridtnp.data.sources import Source
 from gridtnp.inference.queries import Query
+from gridtnp.sources.source import Source
 
 UTM = "EPSG:25832"
 MUNICH = (691604.0, 5334780.0)

@@ -13,11 +13,11 @@ import pytest
 import weather
 import xarray as xr
 
-from gridtnp.data.coordinates import wrap
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.fields import read_dataset
-from gridtnp.data.reading import open_data
-from gridtnp.data.sources import Lazy, Panel, Records
+from gridtnp.sources.coordinates import wrap
+from gridtnp.sources.fields import read_dataset
+from gridtnp.sources.reading import open_data
+from gridtnp.sources.source import Lazy, Panel, Records
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Count
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from gridtnp.data.coordinates import (
+from gridtnp.errors import reason
+from gridtnp.sources.coordinates import (
     possible,
     recognise,
     require_file_name,
@@ -24,11 +25,11 @@ from gridtnp.data.coordinates import (
     why_no_variable,
     wrap,
 )
-from gridtnp.data.projection import add_latlon
-from gridtnp.data.quality import Missing, Note, require_decoded, sentinels, unpack_limits
-from gridtnp.data.sources import Lazy, Loaded, Panel, Source, Store, Variable
-from gridtnp.data.tables import describe_values, kept_attributes, read_table
-from gridtnp.data.times import show, to_times
+from gridtnp.sources.projection import add_latlon
+from gridtnp.sources.quality import Missing, Note, require_decoded, sentinels, unpack_limits
+from gridtnp.sources.source import Lazy, Loaded, Panel, Source, Store, Variable
+from gridtnp.sources.tables import describe_values, kept_attributes, read_table
+from gridtnp.sources.times import show, to_times
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,10 +188,9 @@ def _values(array: xr.DataArray) -> np.ndarray:
     try:
         return np.asarray(array.values)
     except (OSError, RuntimeError, IndexError, KeyError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise OSError(
-            f"Cannot read {str(array.name)!r} ({reason}); was the download or copy of its file cut "
-            "short?"
+            f"Cannot read {str(array.name)!r} ({reason(error)}); was the download or copy of its "
+            "file cut short?"
         ) from error
 
 

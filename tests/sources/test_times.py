@@ -10,7 +10,7 @@ from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridtnp.data.times import Window, duration, rows_between, show, to_time, to_times
+from gridtnp.sources.times import Window, duration, rows_between, show, to_time, to_times
 
 SETTINGS = settings(max_examples=examples(60))
 NOON = np.datetime64("2019-03-20T12:00", "ms")

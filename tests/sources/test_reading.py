@@ -14,7 +14,7 @@ import weather
 import xarray as xr
 
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.reading import kind_of, open_data, require_installed
+from gridtnp.sources.reading import kind_of, open_data, require_installed
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Fraction

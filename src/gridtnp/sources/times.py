@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ WINDOW = re.compile(r"([\[(])\s*([^,\s][^,]*?)\s*,\s*([^,]+?)\s*([\])])")
 
 def to_times(values: Any, column: str) -> np.ndarray:
     """Parse dates; missing dates become NaT. `column` is their name in error messages."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        return values.astype(UNIT)
     series = pd.Series(np.asarray(values) if not isinstance(values, pd.Series) else values)
     series = series.reset_index(drop=True)
     if isinstance(series.dtype, pd.DatetimeTZDtype):
@@ -59,9 +62,14 @@ def to_times(values: Any, column: str) -> np.ndarray:
     return parsed.dt.tz_localize(None).to_numpy().astype(UNIT)
 
 
-def to_time(value: Any) -> np.datetime64:
-    """Parse one date."""
-    return to_times([value], "time")[0]
+def to_time(value: Any, name: str = "time") -> np.datetime64:
+    """Parse one date; `name` is what error messages call it."""
+    return _parsed(value, name) if isinstance(value, str) else to_times([value], name)[0]
+
+
+@lru_cache(256)  # a server is asked for the same times again and again
+def _parsed(text: str, name: str) -> np.datetime64:
+    return to_times([text], name)[0]
 
 
 def duration(text: Any) -> np.timedelta64:

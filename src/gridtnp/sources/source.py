@@ -1,6 +1,7 @@
-"""`Source`: observations as a long table sorted by time, either `Records` or a `Panel`.
+"""`Source`: observations as a long table sorted by time: `Records`, a `Panel` or an `Archive`.
 
-`Records` has a row for every observation: stations with irregular reports, ships, satellites.
+`Records` has a row for every observation: stations with irregular reports, ships, satellites. An
+`Archive` (see `gridtnp.sources.archives`) has the same rows, but they stay on disk.
 A `Panel` has the same locations at every time (a grid, or stations that report at the same times):
 row `t * places + p` is location p at time t, and values may stay on disk. Rows are sorted by time,
 latitude, longitude and station, and variables by name, whatever their order in the input.
@@ -20,8 +21,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gridtnp.data.times import rows_between
 from gridtnp.errors import require_known
+from gridtnp.sources.times import rows_between
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,15 @@ class Source(ABC):
     def times_of(self, rows: np.ndarray) -> np.ndarray | None:
         """The times of rows."""
 
+    def times_at(self, places: np.ndarray | None) -> np.ndarray | None:  # noqa: ARG002
+        """All times with a row at some locations, once each, sorted; `places` is a mask."""
+        return self.times
+
+    @property
+    def rows_per_place(self) -> np.ndarray | None:
+        """The number of rows at each location; None if all have equally many."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Records(Source):
@@ -131,6 +141,11 @@ class Records(Source):
 
     def times_of(self, rows: np.ndarray) -> np.ndarray | None:
         return None if self.times is None else self.times[rows]
+
+    def times_at(self, places: np.ndarray | None) -> np.ndarray | None:
+        if self.times is None:
+            return None
+        return np.unique(self.times if places is None else self.times[places])
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,35 +204,28 @@ class Loaded(Store):
         return self.array[start:stop]
 
 
-class Lazy(Store):
-    """Values on disk, read in blocks of steps with `fetch(start, stop)`.
+class Blocks(ABC):
+    """Values on disk, read in numbered blocks.
 
     The most recently used blocks are cached, at most `memory` bytes of them. Thread-safe.
     """
 
-    def __init__(
-        self, fetch: Callable[[int, int], np.ndarray], steps: int, block: int, memory: int
-    ) -> None:
-        self.fetch, self.steps, self.block, self.memory = fetch, steps, max(1, block), memory
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
         self._cache: OrderedDict[int, np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
-        if start >= stop:
-            return self._get(min(start, self.steps - 1) // self.block)[:0]
-        numbers = range(start // self.block, (stop - 1) // self.block + 1)
-        blocks = [self._get(number) for number in numbers]
-        joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        offset = numbers[0] * self.block
-        return joined[start - offset : stop - offset]
+    @abstractmethod
+    def load(self, number: int) -> np.ndarray:
+        """Read a block."""
 
-    def _get(self, number: int) -> np.ndarray:
+    def get(self, number: int) -> np.ndarray:
+        """A block, from the cache if it is there."""
         with self._lock:
             if number in self._cache:
                 self._cache.move_to_end(number)
                 return self._cache[number]
-        start = number * self.block
-        values = self.fetch(start, min(start + self.block, self.steps))
+        values = self.load(number)
         with self._lock:
             self._cache[number] = values
             while len(self._cache) > 1 and self.cached_bytes > self.memory:
@@ -229,11 +237,35 @@ class Lazy(Store):
         return {k: v for k, v in vars(self).items() if k not in ("_cache", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)
+        Blocks.__init__(self, state["memory"])
+        vars(self).update(state)
 
     @property
     def cached_bytes(self) -> int:
         return sum(block.nbytes for block in self._cache.values())
+
+
+class Lazy(Blocks, Store):
+    """Values on disk, read in blocks of steps with `fetch(start, stop)`."""
+
+    def __init__(
+        self, fetch: Callable[[int, int], np.ndarray], steps: int, block: int, memory: int
+    ) -> None:
+        super().__init__(memory)
+        self.fetch, self.steps, self.block = fetch, steps, max(1, block)
+
+    def load(self, number: int) -> np.ndarray:
+        start = number * self.block
+        return self.fetch(start, min(start + self.block, self.steps))
+
+    def read(self, start: int, stop: int) -> Float[np.ndarray, "t n dy"]:
+        if start >= stop:
+            return self.get(min(start, self.steps - 1) // self.block)[:0]
+        numbers = range(start // self.block, (stop - 1) // self.block + 1)
+        blocks = [self.get(number) for number in numbers]
+        joined = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        offset = numbers[0] * self.block
+        return joined[start - offset : stop - offset]
 
 
 def hash_arrays(*arrays: np.ndarray, about: object = ()) -> str:

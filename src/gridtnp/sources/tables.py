@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gridtnp.data.coordinates import (
+from gridtnp.sources.coordinates import (
     NAMES,
     possible,
     recognise,
@@ -19,13 +20,35 @@ from gridtnp.data.coordinates import (
     why_no_variable,
     wrap,
 )
-from gridtnp.data.projection import projected_columns, unproject
-from gridtnp.data.quality import Missing, Note, sentinels
-from gridtnp.data.sources import Records, Variable
-from gridtnp.data.times import show, to_times
+from gridtnp.sources.projection import projected_columns, unproject
+from gridtnp.sources.quality import Missing, Note, sentinels
+from gridtnp.sources.source import Records, Variable
+from gridtnp.sources.times import show, to_times
 
 LONG_VALUES = ("observation", "value")
 """Names of the column of values in a table in long format, beside `variable`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of a table, recognised and cleaned but in their own order; some are not `valid`.
+
+    `located` is the number of rows with possible coordinates; latitudes and longitudes are NaN in
+    the others.
+    """
+
+    valid: np.ndarray
+    located: int
+    times: np.ndarray | None
+    lat: np.ndarray
+    lon: np.ndarray
+    stations: np.ndarray | None
+    """Names as text, None where there is none."""
+    variables: tuple[str, ...]
+    values: np.ndarray
+    columns: dict[str, np.ndarray]
+    attributes: dict[str, dict[str, Any]]
+    notes: list[Note]
 
 
 def read_table(
@@ -41,10 +64,64 @@ def read_table(
     `attributes` are CF attributes by column; units may also be in `frame.attrs["units"]`.
     `na_values` stand for missing, and `crs` is the projection of its coordinates.
     """
-    units, notes = frame.attrs.get("units", {}), []
-    frame = _long_to_wide(name, _index_to_columns(frame)).rename(columns=str).infer_objects()
+    frame = _long_to_wide(name, index_to_columns(frame))
     if frame.empty:
         raise ValueError(f"Source {name!r} is an empty table; it needs at least one row.")
+    rows = clean_rows(name, frame, attributes, na_values=na_values, crs=crs)
+    valid, times, lat, lon, values = rows.valid, rows.times, rows.lat, rows.lon, rows.values
+    total, notes = len(valid), rows.notes
+    labels = station_labels(rows.stations, lat, lon)
+    valid, duplicates = _drop_duplicates(name, valid, times, lat, lon, labels, values, total)
+    notes += duplicates
+    if times is None and any(note.count > total / 2 for note in duplicates):
+        raise ValueError(
+            f"Source {name!r} has several rows per location, but no time among "
+            f"{sorted(map(str, frame.columns))}; name its times 'time'."
+        )
+    described = []
+    for i, column in enumerate(rows.variables):
+        described.append(describe_values(name, column, values[valid, i], rows.attributes[column]))
+        if described[-1].missing:
+            count = int(np.isnan(values[valid, i]).sum())
+            notes.append(Note(name, "masked", f"{column} is missing", count, int(valid.sum())))
+        notes += sentinels(name, column, values[valid, i])
+    valid &= ~np.isnan(values).all(1)
+
+    order = np.flatnonzero(valid)
+    keys = [labels, lon, lat] + ([] if times is None else [times])
+    order = order[np.lexsort([key[order] for key in keys])]
+    extra = {column: numbers[order] for column, numbers in rows.columns.items()}
+    for column, numbers in extra.items():
+        notes += sentinels(name, column, numbers)
+    records = Records(
+        name,
+        tuple(described),
+        None if times is None else times[order],
+        lat[order],
+        lon[order],
+        labels[order],
+        extra,
+        values[order],
+    )
+    return records, notes
+
+
+def clean_rows(
+    name: str,
+    frame: pd.DataFrame,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    na_values: Sequence[Any] = (),
+    crs: str | None = None,
+    whole: bool = True,
+    first: int = 0,
+) -> Rows:
+    """Recognise and clean the rows of a table; arguments are those of `read_table`.
+
+    Part of a table that is not the `whole` may have no valid row; its `first` row has this number.
+    """
+    units, notes = frame.attrs.get("units", {}), []
+    frame = frame.rename(columns=str).infer_objects()
     for column in frame.columns[frame.columns.duplicated()]:
         notes.append(Note(name, "left out", f"column {column!r} repeats {column!r}", 1, 1))
     frame = frame.loc[:, ~frame.columns.duplicated()]
@@ -69,25 +146,25 @@ def read_table(
         found |= {"lon": columns[0], "lat": columns[1]}
     times = to_times(frame[found["time"]], found["time"]) if "time" in found else None
     valid = possible(lat, lon)
-    if not valid.any():
+    located = int(valid.sum())
+    if whole and not located:
         raise ValueError(
             f"No row of source {name!r} has a latitude within ±90 and a longitude within ±360 "
             f"(row 0: {found['lat']} {lat[0]:g}, {found['lon']} {lon[0]:g}); are they in metres, "
             "or swapped?"
         )
-    if not valid.all():
+    if located < total:
         row = int(np.flatnonzero(~valid)[0])
-        example = f"row {row}: {found['lat']} {lat[row]:g}, {found['lon']} {lon[row]:g}"
-        count = int((~valid).sum())
-        notes.append(Note(name, "dropped", "invalid coordinates", count, total, example))
+        example = f"row {first + row}: {found['lat']} {lat[row]:g}, {found['lon']} {lon[row]:g}"
+        why = "invalid coordinates"
+        notes.append(Note(name, "dropped", why, total - located, total, example))
     if times is not None and np.isnat(times).any():
         missing = np.isnat(times)
-        row = int(np.flatnonzero(missing)[0])
-        notes.append(Note(name, "dropped", "no time", int(missing.sum()), total, f"row {row}"))
-        valid &= ~missing
-
-    lat, lon = np.where(valid, lat, np.nan), np.where(valid, lon, np.nan)
-    labels = _station_labels(frame, found, lat, lon)
+        example = f"row {first + int(np.flatnonzero(missing)[0])}"
+        notes.append(Note(name, "dropped", "no time", int(missing.sum()), total, example))
+    lat, lon = np.where(valid, lat, np.nan), wrap(np.where(valid, lon, np.nan))
+    if times is not None:
+        valid &= ~np.isnat(times)
     variables, columns = _classify_columns(name, frame, found, notes)
     if not variables:
         raise ValueError(
@@ -96,39 +173,11 @@ def read_table(
         )
     values = np.stack([_numbers(name, frame, c).astype(np.float32) for c in variables], 1)
     values[~np.isfinite(values)] = np.nan
-    valid, duplicates = _drop_duplicates(name, valid, times, lat, lon, labels, values, total)
-    notes += duplicates
-    if times is None and any(note.count > total / 2 for note in duplicates):
-        raise ValueError(
-            f"Source {name!r} has several rows per location, but no time among "
-            f"{sorted(frame.columns)}; name its times 'time'."
-        )
-    described = []
-    for i, column in enumerate(variables):
-        described.append(describe_values(name, column, values[valid, i], known[column]))
-        if described[-1].missing:
-            count = int(np.isnan(values[valid, i]).sum())
-            notes.append(Note(name, "masked", f"{column} is missing", count, int(valid.sum())))
-        notes += sentinels(name, column, values[valid, i])
-    valid &= ~np.isnan(values).all(1)
-
-    order = np.flatnonzero(valid)
-    keys = [labels, wrap(lon), lat] + ([] if times is None else [times])
-    order = order[np.lexsort([key[order] for key in keys])]
-    extra = {c: _numbers(name, frame, c).astype(np.float32)[order] for c in columns}
-    for column, numbers in extra.items():
-        notes += sentinels(name, column, numbers)
-    records = Records(
-        name,
-        tuple(described),
-        None if times is None else times[order],
-        lat[order],
-        wrap(lon)[order],
-        labels[order],
-        extra,
-        values[order],
+    extra = {c: _numbers(name, frame, c).astype(np.float32) for c in columns}
+    stations = _stations(frame, found)
+    return Rows(
+        *(valid, located, times, lat, lon, stations, tuple(variables), values, extra, known, notes)
     )
-    return records, notes
 
 
 def describe_values(
@@ -136,15 +185,28 @@ def describe_values(
 ) -> Variable:
     """The units, range and missing share of a variable; raises if it has no values at all."""
     finite = values[np.isfinite(values)]
-    if not len(finite):
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    return described(source, name, values.size, len(finite), low, high, attributes)
+
+
+def described(
+    source: str,
+    name: str,
+    total: int,
+    finite: int,
+    low: float,
+    high: float,
+    attributes: Mapping[str, Any],
+) -> Variable:
+    """A variable of which `finite` of the `total` values are there, from `low` to `high`."""
+    if not finite:
         raise ValueError(
             f"Variable {name!r} of source {source!r} is missing everywhere; leave it out or "
             "correct its fill value."
         )
     units = attributes.get("units")
     kept = kept_attributes(attributes)
-    missing = 1 - len(finite) / values.size
-    low, high = float(finite.min()), float(finite.max())
+    missing = 1 - finite / total
     return Variable(name, None if units is None else str(units), kept, missing, low, high)
 
 
@@ -153,7 +215,7 @@ def kept_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in attributes.items() if k in ("standard_name", "long_name", "units")}
 
 
-def _index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
+def index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """Turn named index levels into columns."""
     levels = [level for level in frame.index.names if level is not None]
     levels = [level for level in levels if level not in frame.columns]
@@ -213,17 +275,25 @@ def _numbers(source: str, frame: pd.DataFrame, column: str) -> np.ndarray:
     return numbers.to_numpy(np.float64, na_value=np.nan)
 
 
-def _station_labels(
-    frame: pd.DataFrame, found: Mapping[str, str], lat: np.ndarray, lon: np.ndarray
-) -> np.ndarray:
-    """The station of every row, or a number for its location where it has none."""
-    place = np.nan_to_num(lat.round(4)) * 1e4 + 1j * np.nan_to_num(wrap(lon).round(4))
-    number = np.unique(place, return_inverse=True)[1].ravel()
+def _stations(frame: pd.DataFrame, found: Mapping[str, str]) -> np.ndarray | None:
+    """The name of the station of every row, None where it has none."""
     if "station" not in found:
+        return None
+    column = frame[found["station"]]
+    names = np.array(column.astype(str), object)
+    names[column.isna().to_numpy()] = None
+    return names
+
+
+def station_labels(stations: np.ndarray | None, lat: np.ndarray, lon: np.ndarray) -> np.ndarray:
+    """The station of every row, or a number for its location where it has none."""
+    place = np.nan_to_num(lat.round(4)) * 1e4 + 1j * np.nan_to_num(lon.round(4))
+    number = np.unique(place, return_inverse=True)[1].ravel()
+    if stations is None:
         return number
-    named = frame[found["station"]].notna().to_numpy()
-    labels = frame[found["station"]].astype(str).to_numpy(dtype=object)
-    return np.where(named, labels, [f"unnamed {i}" for i in number]).astype(str)
+    labels, unnamed = stations.copy(), np.flatnonzero(pd.isna(stations))
+    labels[unnamed] = [f"unnamed {number[i]}" for i in unnamed]
+    return labels.astype(str)
 
 
 def _classify_columns(
@@ -276,7 +346,7 @@ def _drop_duplicates(
     total: int,
 ) -> tuple[np.ndarray, list[Note]]:
     """Keep the first row per station, location and time."""
-    keys = {"label": labels, "lat": lat, "lon": wrap(lon)}
+    keys = {"label": labels, "lat": lat, "lon": lon}
     if times is not None:
         keys["time"] = times
     table = pd.DataFrame(keys)[valid]

@@ -1,0 +1,1 @@
+"""Files and tables to sources: reading, coordinates, times, quality, archives on disk."""
