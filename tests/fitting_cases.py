@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from weather import stations
 
@@ -63,6 +67,23 @@ def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
         assert process.poll() is None, f"the process ended and left no {path.name}"
         assert time.monotonic() < limit, f"there is still no {path.name}"
         time.sleep(0.02)
+
+
+@contextmanager
+def ends_by_itself(worker: psutil.Process) -> Iterator[None]:
+    """Stop the launcher of a worker until the worker has ended.
+
+    A launcher that sees one process die ends the others, perhaps before they notice.
+    """
+    launcher, limit = worker.ppid(), time.monotonic() + PATIENCE
+    os.kill(launcher, signal.SIGSTOP)
+    try:
+        yield
+        while worker.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < limit, "the worker is still there"
+            time.sleep(0.02)
+    finally:
+        os.kill(launcher, signal.SIGCONT)
 
 
 def main(arguments: list[str]) -> None:

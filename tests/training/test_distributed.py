@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from fitting_cases import PATIENCE, environment, wait_for
+from fitting_cases import PATIENCE, ends_by_itself, environment, wait_for
 from test_fit import CASES, last
 from test_loop import model
 from weather import stations
@@ -135,9 +134,10 @@ def test_a_killed_worker_ends_the_job_and_resuming_works(
     wait_for(tmp_path / "run" / "checkpoints" / "last" / "checkpoint.safetensors", job)
     workers = [p for p in psutil.Process(job.pid).children() if str(CASES) in p.cmdline()]
     assert len(workers) == 2
-    second = next(p for p in workers if p.environ()["RANK"] == "1")
-    os.kill(second.pid, signal.SIGKILL)
-    go_on.touch()
+    first, second = sorted(workers, key=lambda p: p.environ()["RANK"])
+    with ends_by_itself(first):
+        second.kill()
+        go_on.touch()
     output, _ = job.communicate(timeout=PATIENCE)
     assert job.returncode != 0
     assert "Another process has stopped (" in output

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 import weather
-from fitting_cases import PATIENCE, environment, parts, small, wait_for
+from fitting_cases import PATIENCE, ends_by_itself, environment, parts, small, wait_for
 from test_fit import CASES, last
 
 from gridtnp.sources.source import Lazy, Panel
@@ -99,10 +99,12 @@ def test_a_killed_node_ends_the_job_and_one_process_does_the_rest(
     common = (run, 12, "--adamw", "--field", field)
     jobs = launch(tmp_path, 2, *common, "--hold", 17, go_on)
     wait_for(run / "checkpoints" / "last" / "checkpoint.safetensors", jobs[0])
+    (worker,) = [p for p in psutil.Process(jobs[0].pid).children() if str(CASES) in p.cmdline()]
     node = psutil.Process(jobs[1].pid)
-    for process in [*node.children(recursive=True), node]:  # workers have sessions of their own
-        process.kill()
-    go_on.touch()
+    with ends_by_itself(worker):
+        for process in [*node.children(recursive=True), node]:  # workers have their own sessions
+            process.kill()
+        go_on.touch()
     jobs[1].communicate(timeout=PATIENCE)
     output, _ = jobs[0].communicate(timeout=PATIENCE)
     assert jobs[0].returncode != 0
