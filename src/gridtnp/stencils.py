@@ -20,19 +20,22 @@ from gridtnp.grid import Grid, polar_fade
 
 WAVES = 3
 """Wavelengths of an offset's features: twice the width of the neighbourhood, and fractions."""
+FEATURES = 2 * WAVES
+"""Features of an offset along one axis: sines, then cosines."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stencil:
-    """Nodes around locations, their weights, and the offsets along each axis, in cells.
+    """Nodes around locations, their weights, and the offset from the first one, in cells.
 
-    The nodes are the product of those along each axis, then those of the nearer pole, if any.
+    The nodes are the product of `nodes` along each axis, then `poles` of the nearer pole, if any.
     """
 
     index: Int[Tensor, "batch n k"]
     weight: Float[Tensor, "batch n k"]
-    offsets: tuple[Float[Tensor, "batch n _"], ...]
+    offset: Float[Tensor, "batch n dx"]
     width: tuple[int, ...]
+    nodes: tuple[int, ...]
     poles: int
 
     @property
@@ -44,14 +47,29 @@ class Stencil:
         """Finite everywhere; use `valid` for weights of zero."""
         return self.weight.clamp_min(torch.finfo(torch.float32).tiny).log()
 
-    def features(self) -> list[Float[Tensor, "batch n _ f"]]:
-        """Smooth features of the offsets along each axis: sines and cosines."""
-        found = []
-        for offset, width in zip(self.offsets, self.width, strict=True):
-            waves = torch.arange(1, WAVES + 1, dtype=offset.dtype, device=offset.device)
-            angle = offset.unsqueeze(-1) * (waves * (math.pi / width))
-            found.append(torch.cat([angle.sin(), angle.cos()], -1))
-        return found
+    def features(self) -> Float[Tensor, "batch n dx f"]:
+        """Smooth features of the offset from the first node along each axis: sines and cosines."""
+        angle = self.offset.unsqueeze(-1) * self._waves(self.offset)
+        return torch.cat([angle.sin(), angle.cos()], -1)
+
+    def turns(self, cells: Float[Tensor, "k _"]) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angle between the features of the first node and of others.
+
+        `cells` is the way to them along each axis, or along any. The features s, c of the first
+        node become s · cos - c · sin and c · cos + s · sin.
+        """
+        angle = (cells.unsqueeze(-1) * self._waves(cells)).repeat(1, 1, 2)
+        return angle.cos(), angle.sin()
+
+    def cells(self, like: Tensor) -> Float[Tensor, "k dx"]:
+        """The way from the first node to each in cells, without those of the pole."""
+        along = [torch.arange(n, dtype=like.dtype, device=like.device) for n in self.nodes]
+        return torch.stack(torch.meshgrid(along, indexing="ij"), -1).flatten(0, -2)
+
+    def _waves(self, like: Tensor) -> Float[Tensor, "dx waves"]:
+        """Angles per cell along each axis."""
+        waves = torch.arange(1, WAVES + 1, dtype=like.dtype, device=like.device)
+        return waves * (math.pi / like.new_tensor(self.width)).unsqueeze(-1)
 
 
 def stencil(grid: Grid, x: Float[Tensor, "batch n dx"], width: Sequence[int]) -> Stencil:
@@ -61,17 +79,18 @@ def stencil(grid: Grid, x: Float[Tensor, "batch n dx"], width: Sequence[int]) ->
         a.name: (a.size, *a.faded(coordinate, w))
         for a, coordinate, w in zip(grid.axes, x.unbind(-1), width, strict=True)
     }
-    offsets = tuple(offset for *_, offset in axes.values())
+    offset = torch.stack([offset[..., 0] for *_, offset in axes.values()], -1)
+    nodes = tuple(offset.shape[-1] for *_, offset in axes.values())
     index, weight = _product(x, axes)
     if not grid.polar:
-        return Stencil(index, weight, offsets, width, 0)
+        return Stencil(index, weight, offset, width, nodes, 0)
     latitude = x[..., [grid.names.index("lat")]]
     pole, pole_weight = _product(x, {n: a for n, a in axes.items() if n not in ("lat", "lon")})
     pole = pole + grid.size + (latitude > 0).long() * _per_pole(grid)
     away = polar_fade(latitude, grid.axis("lat").step)
     index = torch.cat([index, pole], -1)
     weight = torch.cat([weight * away, pole_weight * (1 - away)], -1)
-    return Stencil(index, weight, offsets, width, pole.shape[-1])
+    return Stencil(index, weight, offset, width, nodes, pole.shape[-1])
 
 
 def _product(

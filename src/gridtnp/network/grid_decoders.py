@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -21,7 +20,7 @@ from gridtnp import ops
 from gridtnp.config import Positions
 from gridtnp.grid import Grid
 from gridtnp.network.grid_encoders import SEKernel
-from gridtnp.network.layers import Attend, AttentionBlock, OffsetKeys
+from gridtnp.network.layers import Attend, AttentionBlock, OffsetBias, OffsetKeys
 from gridtnp.stencils import Stencil, stencil, stencil_points, with_poles
 from gridtnp.task import TokenSet
 
@@ -179,10 +178,11 @@ class SmoothAttentionGridDecoder(GridDecoder):
 
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
         around = {g: stencil(g, targets.x, self.width) for g in dict.fromkeys(self.grids)}
-        features = {grid: near.features() for grid, near in around.items()}
+        heads = cast(AttentionBlock, self.blocks[0]).heads
+        offsets = {g: OffsetBias.of(near, heads, targets.z) for g, near in around.items()}
         z = targets.z
         for layer, (grid, keys_values) in enumerate(zip(self.grids, prepared, strict=True)):
-            attend = partial(self._attend, layer, around[grid], features[grid])
+            attend = partial(self._attend, layer, around[grid], offsets[grid])
             z = self.blocks[layer](z, keys_values, attend)
         return z
 
@@ -190,16 +190,15 @@ class SmoothAttentionGridDecoder(GridDecoder):
         self,
         layer: int,
         near: Stencil,
-        features: Sequence[Tensor],
+        offsets: OffsetBias,
         query: Tensor,
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
-        bias = near.log_weight.to(query.dtype).unsqueeze(-1)
         if self.places:
-            keys = self.places[layer](query, features)
-            bias = bias + F.pad(keys, (0, 0, 0, near.poles))
-        bias = bias.expand(-1, -1, -1, query.shape[-2])
+            bias = self.places[layer](query, offsets)
+        else:
+            bias = offsets.log_weight.unflatten(-1, (-1, query.shape[-2]))
         return ops.neighbour_attention(query, key, value, near.index, near.valid, bias)
 
 

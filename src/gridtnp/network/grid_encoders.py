@@ -216,14 +216,13 @@ class SmoothPseudoTokenGridEncoder(PseudoTokenGridEncoder):
         self, query: Tensor, tokens: TokenSet, logit: Tensor, attended: Tensor
     ) -> tuple[Tensor, Tensor]:
         near = stencil(self.grid, tokens.x, self.width)
-        features = near.features()
         key, value = self.block.keys_values(tokens.z)
         heads, copies = key.shape[2], near.index.shape[-1]
-        bias = F.pad(self.logits(features), (0, 0, 0, near.poles)) + near.log_weight.unsqueeze(-1)
+        bias = F.pad(self.logits(near), (0, 0, 0, near.poles)) + near.log_weight.unsqueeze(-1)
         keys = key[..., :-1].unsqueeze(2).expand(-1, -1, copies, -1, -1)
         keys = torch.cat([keys, bias.to(key.dtype).unsqueeze(-1)], -1).flatten(1, 2)
         value = value.flatten(2)
-        values = self.gates(value, features)
+        values = self.gates(value, near)
         if near.poles:
             at_poles = value.unsqueeze(2).expand(-1, -1, near.poles, -1)
             values = torch.cat([values, at_poles], 2)
@@ -265,7 +264,7 @@ class SmoothMeanGridEncoder(GridEncoder):
         for tokens in pieces:
             near = stencil(self.grid, tokens.x, self.width)
             weight = near.weight if tokens.mask is None else near.weight * tokens.mask.unsqueeze(-1)
-            z = self.gates(tokens.z, near.features())
+            z = self.gates(tokens.z, near)
             if near.poles:
                 z = torch.cat([z, tokens.z.unsqueeze(2).expand(-1, -1, near.poles, -1)], 2)
             cell, one = (t.flatten(1).unsqueeze(-1) for t in (near.index, weight))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeGuard, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
@@ -14,7 +15,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from gridtnp import ops
 from gridtnp.ops.checks import opaque
 from gridtnp.ops.rows import Add, AddKept, Call, Keep, Linear, Norm, Relu, Step
-from gridtnp.stencils import WAVES
+from gridtnp.stencils import FEATURES, Stencil
 
 M = TypeVar("M", bound=nn.Module)
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -174,17 +175,45 @@ class OffsetKeys(nn.Module):
 
     def __init__(self, axes: int, heads: int, dim: int) -> None:
         super().__init__()
-        self.keys = nn.Parameter(torch.zeros(axes, 2 * WAVES, heads, dim))
+        self.keys = nn.Parameter(torch.zeros(axes, FEATURES, heads, dim))
 
     def forward(
-        self, query: Float[Tensor, "batch n heads dh"], features: Sequence[Tensor]
+        self, query: Float[Tensor, "batch n heads dh"], offsets: OffsetBias
     ) -> Float[Tensor, "batch n k heads"]:
-        logits = torch.einsum("bnhd,afhd->abnfh", query, self.keys * query.shape[-1] ** -0.5)
-        terms = [
-            (along.to(query.dtype).unsqueeze(-1) * logit.unsqueeze(2)).sum(3)
-            for along, logit in zip(features, logits, strict=True)
-        ]
-        return functools.reduce(_outer_sum, terms)
+        heads, dim = query.shape[-2:]
+        # all heads in one product, with zeros between the channels of one and the keys of another
+        apart = torch.eye(heads, dtype=query.dtype, device=query.device) * dim**-0.5
+        keys = self.keys.unsqueeze(-1) * apart.view(heads, 1, heads)
+        keys = keys.permute(2, 3, 0, 1, 4).flatten(2).flatten(0, 1)
+        logits = query.flatten(-2) @ torch.cat([keys, keys], -1)
+        rows = (offsets.log_weight.flatten(0, 1), (logits * offsets.features).flatten(0, 1))
+        bias = torch.addmm(*rows, offsets.to_nodes)
+        return bias.view(*query.shape[:2], -1, heads)
+
+
+class OffsetBias(NamedTuple):
+    """What the layers of a decoder share to turn logits of offsets into a bias of each node.
+
+    The features are those of the offset from the first node, and the same turned by a right angle;
+    a sum of both with the cosine and the sine of an angle is a turn by that angle.
+    """
+
+    features: Float[Tensor, "batch n f"]
+    to_nodes: Float[Tensor, "f k"]
+    log_weight: Float[Tensor, "batch n k"]
+
+    @staticmethod
+    def of(near: Stencil, heads: int, like: Tensor) -> OffsetBias:
+        """For `heads` heads and the dtype of a tensor."""
+        features = near.features()
+        sine, cosine = features.chunk(2, -1)
+        both = torch.stack([features, torch.cat([-cosine, sine], -1)], 2).flatten(2)
+        turns = torch.stack(near.turns(near.cells(like))).movedim(1, -1).flatten(0, 2)
+        return OffsetBias(
+            both.to(like.dtype).repeat_interleave(heads, -1),
+            torch.kron(F.pad(turns, (0, near.poles)), torch.eye(heads).to(like)),
+            near.log_weight.to(like.dtype).repeat_interleave(heads, -1),
+        )
 
 
 class OffsetLogits(nn.Module):
@@ -192,14 +221,10 @@ class OffsetLogits(nn.Module):
 
     def __init__(self, axes: int, heads: int) -> None:
         super().__init__()
-        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, heads, bias=False) for _ in range(axes))
+        self.axes = nn.ModuleList(nn.Linear(FEATURES, heads, bias=False) for _ in range(axes))
 
-    def forward(self, features: Sequence[Tensor]) -> Float[Tensor, "batch n k heads"]:
-        terms = [
-            cast(nn.Linear, linear)(along.to(cast(nn.Linear, linear).weight.dtype))
-            for linear, along in zip(self.axes, features, strict=True)
-        ]
-        return functools.reduce(_outer_sum, terms)
+    def forward(self, near: Stencil) -> Float[Tensor, "batch n k heads"]:
+        return functools.reduce(_outer_sum, at_nodes(self.axes, near))
 
 
 class OffsetGates(nn.Module):
@@ -210,18 +235,32 @@ class OffsetGates(nn.Module):
 
     def __init__(self, axes: int, dim: int) -> None:
         super().__init__()
-        self.axes = nn.ModuleList(nn.Linear(2 * WAVES, dim) for _ in range(axes))
+        self.axes = nn.ModuleList(nn.Linear(FEATURES, dim) for _ in range(axes))
         for linear in self.axes:
             nn.init.ones_(cast(nn.Linear, linear).bias)
 
     def forward(
-        self, z: Float[Tensor, "batch n dz"], features: Sequence[Tensor]
+        self, z: Float[Tensor, "batch n dz"], near: Stencil
     ) -> Float[Tensor, "batch n k dz"]:
         z = z.unsqueeze(2)
-        for linear, along in zip(self.axes, features, strict=True):
-            gate = linear(along.to(z.dtype))
+        for gate in at_nodes(self.axes, near):
             z = (z.unsqueeze(3) * gate.unsqueeze(2)).flatten(2, 3)
         return z
+
+
+def at_nodes(linears: nn.ModuleList, near: Stencil) -> Iterator[Float[Tensor, "batch n _ out"]]:
+    """A linear map per axis, of the features of the offset from each node along that axis."""
+    features = near.features()
+    for axis, (linear, nodes) in enumerate(zip(linears, near.nodes, strict=True)):
+        assert isinstance(linear, nn.Linear)
+        cells = torch.arange(nodes, dtype=features.dtype, device=features.device).unsqueeze(-1)
+        cosine, sine = (t[:, [axis]].to(linear.weight.dtype) for t in near.turns(cells))
+        to_sine, to_cosine = linear.weight.chunk(2, -1)
+        turned = torch.cat([to_cosine, -to_sine], -1)
+        weight = linear.weight * cosine + turned * sine
+        bias = None if linear.bias is None else linear.bias.repeat(len(weight))
+        found = F.linear(features[:, :, axis].to(weight.dtype), weight.flatten(0, 1), bias)
+        yield found.unflatten(-1, (len(weight), -1))
 
 
 def _outer_sum(
