@@ -314,6 +314,13 @@ def test_saved_scores_are_read_to_the_last_digit(tmp_path: Path) -> None:
     assert found.calibration == made.calibration()
     assert (found.split, found.notes) == (made.split, made.notes)
     assert found.variables == tuple(made.variables)
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    for weights in ("a", "b"):  # after more training, scores are those of another model
+        config.write_text(json.dumps({"sha256": {"model.safetensors": weights}}))
+        assert SavedScores.read(tmp_path) is None
+        made.save(tmp_path)
+        assert SavedScores.read(tmp_path) is not None
     (place / "scores.json").write_text('{"scores": [1]}')
     with pytest.raises(ValueError, match=r"does not hold the scores .*; evaluate the run again\.$"):
         SavedScores.read(tmp_path)

@@ -66,7 +66,7 @@ def test_probabilities_are_mapped() -> None:
     field["tmax_above_40.5"] = (field["tmax_mean"] > 41).astype(float)
     figure = plots.maps(field, "tmax")
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert titles == ["mean", "standard deviation", "> 40.5 degC"]
+    assert titles == ["mean", "standard deviation", "> 40.5 °C"]
 
 
 def test_a_map_has_mean_std_and_errors_at_the_stations_of_its_time() -> None:
@@ -79,9 +79,9 @@ def test_a_map_has_mean_std_and_errors_at_the_stations_of_its_time() -> None:
     np.testing.assert_allclose(error.get_array(), [41.2 - 40.0, 44.0 - 43.0])
     assert error.get_clim() == (pytest.approx(-1.2), pytest.approx(1.2))
     assert [ax.get_xlabel() for ax in figure.axes[3:]] == [
-        "degC",
-        "degC",
-        "predicted − observed, degC",
+        "°C",
+        "°C",
+        "predicted − observed, °C",
     ]
     assert figure.axes[0].get_aspect() == pytest.approx(1 / np.cos(np.deg2rad(42.5)))
     assert figure.axes[0].yaxis.get_major_formatter()(43.0) == "43°N"
@@ -222,7 +222,7 @@ def test_curves_have_a_line_for_every_forecast_and_the_diagonal(name: str) -> No
         x, y = (np.asarray(values, float) for values in (model.get_xdata(), model.get_ydata()))
         np.testing.assert_allclose(y, x, atol=0.07)
     else:
-        assert ax.get_xlabel() == "predicted standard deviation (degC)"
+        assert ax.get_xlabel() == "predicted standard deviation (°C)"
     assert "(" not in getattr(plots, name)(evaluation(), "wind").axes[0].get_xlabel()
 
 

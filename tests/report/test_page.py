@@ -21,7 +21,8 @@ from gridtnp.report.ablation import ablation
 from gridtnp.report.charts import nice_ticks
 from gridtnp.report.maps import Region
 from gridtnp.report.packing import json_in_html, pack, unpack
-from gridtnp.report.sections import quantity, symbol, verdict
+from gridtnp.report.sections import quantity, verdict
+from gridtnp.sources.source import unit_symbol
 
 VENDOR = Path(page.__file__).parent / "vendor"
 
@@ -330,8 +331,8 @@ def test_numbers_for_people() -> None:
     assert quantity(-0.0571, "°C") == "−0.0571\u00a0°C"
     assert quantity(1234.5, "") == "1234"
     assert quantity(np.nan, "K") == "–"
-    assert symbol("degC") == "°C"
-    assert symbol(None) == ""
+    assert unit_symbol("degC") == "°C"
+    assert unit_symbol(None) == ""
     assert nice_ticks(0, 3.7) == [0, 1, 2, 3]
     assert nice_ticks(2, 2) == [2]
 

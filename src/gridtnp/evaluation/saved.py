@@ -30,13 +30,15 @@ class SavedScores:
 
     @classmethod
     def read(cls, run: str | os.PathLike[str]) -> SavedScores | None:
-        """From `eval/` in the folder of a run; None if there are none."""
+        """From `eval/` in the folder of a run; None if there are none of its present weights."""
         folder = Path(run) / "eval"
         scores, calibration = folder / "scores.json", folder / "calibration.json"
         if not scores.is_file():
             return None
         try:
             found = json.loads(scores.read_text(encoding="utf-8"))
+            if found["weights"] != weights_of_run(Path(run)):
+                return None
             curves = (
                 json.loads(calibration.read_text(encoding="utf-8")) if calibration.is_file() else {}
             )
@@ -50,3 +52,12 @@ class SavedScores:
                 f"{str(folder)!r} does not hold the scores of an evaluation; evaluate the run "
                 "again."
             ) from None
+
+
+def weights_of_run(run: Path) -> str | None:
+    """The checksum of the weights in the folder of a run; None if there are none."""
+    try:
+        record = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
+        return record["sha256"]["model.safetensors"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -24,6 +24,7 @@ from rich.console import Console, RenderableType
 
 from gridtnp.evaluation import scores
 from gridtnp.evaluation.bootstrap import bootstrap_means, interval, time_blocks
+from gridtnp.evaluation.saved import weights_of_run
 from gridtnp.evaluation.summary import render, summarise
 from gridtnp.files import replace_file, write_text
 from gridtnp.sources.reading import require_installed
@@ -174,10 +175,14 @@ class ScoreSums:
         )
 
     def save_scores(self, folder: Path) -> None:
-        """Write the scores to scores.csv, and with summaries and notes to scores.json."""
+        """Write the scores to scores.csv, and with summaries and notes to scores.json.
+
+        In the folder of a run, scores.json names the weights that were scored.
+        """
         table = self.to_dataframe()
         replace_file(folder / "scores.csv", lambda new: table.to_csv(new, index=False))
-        write_text(folder / "scores.json", f"{self.to_json()}\n")
+        record = json.loads(self.to_json()) | {"weights": weights_of_run(folder.parent)}
+        write_text(folder / "scores.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
     def to_json(self) -> str:
         """Scores, summaries and notes."""

@@ -12,6 +12,7 @@ from gridtnp.evaluation import scores
 from gridtnp.evaluation.results import Evaluation
 from gridtnp.evaluation.summary import MODEL
 from gridtnp.plots.style import COLOURS, SMALL, plain, row
+from gridtnp.sources.source import unit_symbol
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.figure
@@ -140,7 +141,7 @@ def spread_skill(
         label="calibrated",
         zorder=1,
     )
-    unit = list(evaluation.variables.values())[evaluation.index(variable)]
+    unit = unit_symbol(list(evaluation.variables.values())[evaluation.index(variable)])
     unit = f" ({unit})" if unit else ""
     ax.set(xlabel=f"predicted standard deviation{unit}", ylabel=f"root-mean-square error{unit}")
     ax.set(xlim=(0, 1.05 * largest), ylim=(0, 1.05 * largest), aspect="equal")
@@ -166,7 +167,7 @@ def reliability(
         ax.scatter(found.chance, found.frequency, size, color=colour, zorder=3)
     v = evaluation.index(variable)
     named = f"{list(evaluation.variables)[v]} > {threshold:g}"
-    unit = list(evaluation.variables.values())[v]
+    unit = unit_symbol(list(evaluation.variables.values())[v])
     named += f" {unit}" if unit else ""
     ax.set(xlabel=f"predicted probability of {named}", ylabel="observed frequency")
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")

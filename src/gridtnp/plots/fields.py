@@ -11,6 +11,7 @@ from gridtnp.errors import require_known
 from gridtnp.plots.basemap import MapGrid, add_coastline, colour_bar, limits
 from gridtnp.plots.style import row
 from gridtnp.sources.coordinates import recognise, require_places, wrap
+from gridtnp.sources.source import unit_symbol
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
     import matplotlib.figure
@@ -61,7 +62,7 @@ def fields(
             rasterized=True,
         )
         if own:
-            colour_bar(figure, drawn, field.attrs.get("units", ""), ax)
+            colour_bar(figure, drawn, unit_symbol(field.attrs.get("units")), ax)
         else:
             together.append(ax)
             mesh = drawn
@@ -82,6 +83,6 @@ def fields(
         ax.set_title(title)
         add_coastline(ax, grid)
     if mesh is not None:
-        units = next(f.attrs.get("units", "") for t, f in panels.items() if t not in apart)
-        colour_bar(figure, mesh, units, *together)
+        units = next(f.attrs.get("units") for t, f in panels.items() if t not in apart)
+        colour_bar(figure, mesh, unit_symbol(units), *together)
     return figure

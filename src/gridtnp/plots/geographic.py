@@ -10,6 +10,7 @@ from gridtnp.errors import require_known
 from gridtnp.plots.basemap import MapGrid, add_coastline, colour_bar, limits
 from gridtnp.plots.style import LARGE, row
 from gridtnp.sources.coordinates import recognise, require_places, wrap
+from gridtnp.sources.source import unit_symbol
 from gridtnp.sources.times import show, to_time, to_times
 
 if TYPE_CHECKING:  # full names, so that annotations can be resolved
@@ -38,7 +39,7 @@ def maps(
     sites = None if stations is None else _Stations.of(stations, variable, field)
     compared = sites is not None and sites.observed is not None
     figure, axes = row(2 + compared + len(field.chances), field.grid.ratio, extra=1.1)
-    unit = field.units or ""
+    unit = field.unit
     observed = () if sites is None or sites.observed is None else (sites.observed,)
     low, high = limits(field.mean, *observed)
     grid = (field.grid.lon, field.grid.lat)
@@ -105,10 +106,10 @@ class _Field:
     def __init__(self, data: xarray.Dataset, variable: str) -> None:
         self.grid = grid = MapGrid(data, "prediction")
         self.mean, self.std = (grid.values(data[f"{variable}_{what}"]) for what in ("mean", "std"))
-        self.units: str | None = data[f"{variable}_mean"].attrs.get("units")
+        self.unit = unit_symbol(data[f"{variable}_mean"].attrs.get("units"))
         self.chances: dict[str, np.ndarray] = {}
         for name in (n for n in map(str, data) if n.startswith(f"{variable}_above_")):
-            title = f"> {name.removeprefix(f'{variable}_above_')} {self.units or ''}".rstrip()
+            title = f"> {name.removeprefix(f'{variable}_above_')} {self.unit}".rstrip()
             self.chances[title] = grid.values(data[name])
         self.time: np.datetime64 | None = None
         if "time" in grid.names:

@@ -23,6 +23,7 @@ from gridtnp.report import maps, sections
 from gridtnp.report.ablation import Ablation, ablation
 from gridtnp.report.packing import json_in_html, pack
 from gridtnp.report.series import series, shown_stations
+from gridtnp.sources.source import unit_symbol
 from gridtnp.sources.times import show
 from gridtnp.training.run_folder import environment
 
@@ -125,7 +126,7 @@ def browser_data(
         "variables": [
             {
                 "name": name,
-                "unit": sections.symbol(units),
+                "unit": unit_symbol(units),
                 "threshold": exceed.get(name),
             }
             for name, units in evaluation.variables.items()

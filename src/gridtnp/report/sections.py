@@ -15,25 +15,15 @@ from gridtnp.evaluation.results import Evaluation
 from gridtnp.evaluation.scores import LEVELS
 from gridtnp.evaluation.summary import MODEL, ScoreTable
 from gridtnp.report import charts
-from gridtnp.sources.source import Variable
+from gridtnp.sources.source import Variable, unit_symbol
 from gridtnp.sources.times import show
 
-SYMBOLS = {
-    "degC": "°C", "celsius": "°C", "deg_C": "°C", "degF": "°F", "kelvin": "K", "m s-1": "m/s",
-    "m/s": "m/s", "percent": "%", "%": "%", "kg m-2": "kg/m²", "W m-2": "W/m²", "degrees": "°",
-}  # fmt: skip
-"""Units as people write them."""
 WORST = 8
 NARROW = "\u00a0"
 """A space at which no line is broken."""
 UNBROKEN = "\u2011"
 """A hyphen at which no line is broken, such as those of dates."""
 Row = Mapping[str, Any]
-
-
-def symbol(units: str | None) -> str:
-    """A unit for people; empty if it is unknown."""
-    return "" if units is None else SYMBOLS.get(units, units)
 
 
 def quantity(value: float, unit: str, decimals: int | None = None) -> str:
@@ -67,7 +57,7 @@ def scored(
         found.append(
             {
                 "name": name,
-                "unit": symbol(own[0]["units"]),
+                "unit": unit_symbol(own[0]["units"]),
                 "verdict": verdict(own, split),
                 "calibration": calibration(own, calibrations.get(name, {})),
                 "scores": score_table(own),
@@ -81,7 +71,7 @@ def scored(
 
 def verdict(rows: Sequence[Row], split: str) -> dict[str, Any]:
     """One sentence on how good the model is, another on how honest, and the numbers in large."""
-    model, unit = rows[0], symbol(rows[0]["units"])
+    model, unit = rows[0], unit_symbol(rows[0]["units"])
     best = min(rows[1:], key=lambda row: row["crps"], default=None)
     where = split.partition(",")[0]
     text = f"At {where}, {model['variable']} is predicted with an RMSE of "
@@ -151,7 +141,7 @@ def data_card(test: Dataset, split: str) -> dict[str, Any]:
             "target": name == test.target_source,
             "extent": extent(source).replace(" -", " −"),
             "variables": [
-                {"name": v.name, "units": symbol(v.units) or "not given", **_range(v)}
+                {"name": v.name, "units": unit_symbol(v.units) or "not given", **_range(v)}
                 for v in source.variables
             ],
         }
@@ -191,7 +181,7 @@ def _range(variable: Variable) -> dict[str, str]:
 
 def calibration(rows: Sequence[Row], found: Mapping[str, Any]) -> dict[str, Any]:
     """PIT, coverage, and spread against skill, of the model and of its best baseline."""
-    unit = symbol(rows[0]["units"])
+    unit = unit_symbol(rows[0]["units"])
     if MODEL not in found:
         return {}
     rivals = [row for row in rows[1:] if row["forecast"] in found]
@@ -218,7 +208,7 @@ def score_table(rows: Sequence[Row]) -> dict[str, Any]:
         ]
         for i, row in enumerate(rows)
     ]
-    unit = symbol(rows[0]["units"])
+    unit = unit_symbol(rows[0]["units"])
     order = [0, *sorted(range(1, len(rows)), key=lambda i: rows[i]["crps"])]
     heads = [
         f"{h} ({unit})" if unit and h in ("CRPS", "RMSE", "MAE", "bias") else h
@@ -241,7 +231,7 @@ def _raw(value: float) -> str:
 
 def losses(rows: Sequence[Row]) -> dict[str, Any]:
     """What is lost without each source: the CRPS with and without it."""
-    unit = symbol(rows[0]["units"])
+    unit = unit_symbol(rows[0]["units"])
     names = ["all sources", *(row["forecast"] for row in rows[1:])]
     texts = []
     for row in rows[1:]:
@@ -266,7 +256,7 @@ def losses(rows: Sequence[Row]) -> dict[str, Any]:
 
 def worst_cases(evaluation: Evaluation, variable: str, names: Mapping[Any, str]) -> dict[str, Any]:
     """The predictions with the largest errors, and the stations with the largest CRPS."""
-    unit = symbol(evaluation.variables[variable])
+    unit = unit_symbol(evaluation.variables[variable])
     points = evaluation.predictions(variable)
     mean = f"{MODEL}_mean"
     error = points[mean] - points["observed"]

@@ -24,6 +24,7 @@ from gridtnp.server.edr import COLLECTION
 from gridtnp.server.served import Served
 from gridtnp.server.work import Abandoned, Ticket
 from gridtnp.sources.quality import collecting
+from gridtnp.sources.source import unit_symbol
 from gridtnp.sources.times import show
 
 HERE = Path(__file__).parent
@@ -97,7 +98,7 @@ class LivePage:
 
     def _unit(self, name: str) -> str:
         spec = self.served.model.spec
-        return sections.symbol(spec.units.get(f"{spec.target_source}.{name}"))
+        return unit_symbol(spec.units.get(f"{spec.target_source}.{name}"))
 
     def prepare(self) -> None:
         """Make the map before anyone asks for it."""

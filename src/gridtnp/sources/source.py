@@ -37,6 +37,18 @@ class Variable:
     high: float | None = None
 
 
+SYMBOLS = {
+    "degC": "°C", "celsius": "°C", "deg_C": "°C", "degF": "°F", "kelvin": "K", "m s-1": "m/s",
+    "m s**-1": "m/s", "percent": "%", "kg m-2": "kg/m²", "W m-2": "W/m²", "degrees": "°",
+}  # fmt: skip
+"""Units as people write them."""
+
+
+def unit_symbol(units: str | None) -> str:
+    """A unit for people; empty if it is unknown."""
+    return "" if units is None else SYMBOLS.get(units, units)
+
+
 @dataclass(frozen=True, eq=False)
 class Source(ABC):
     """Observations of some variables; `columns` are static values, such as the elevation.
