@@ -33,7 +33,6 @@ from gridtnp.sources.quality import collecting
 
 LIMITS = Limits(
     body=200_000,
-    body_seconds=0.4,
     points=3_000,
     job_points=20_000,
     observations=2_000,

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -172,8 +172,11 @@ def test_huge_and_compressed_bodies(server: Server) -> None:
             _send_chunks(connection, 10_000)  # 100 MB
 
 
-def test_a_slow_body(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+def test_a_slow_body() -> None:
+    with (
+        running(served(), Limits(body_seconds=0.4)) as server,
+        socket.create_connection(("127.0.0.1", server.port), 10) as connection,
+    ):
         head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
         connection.sendall(head.encode())
         answer = b"".join(iter(lambda: connection.recv(10_000), b""))
@@ -251,35 +254,51 @@ def test_a_client_that_leaves_frees_its_work(server: Server) -> None:
         object.__delattr__(served(), "predict")
 
 
-def test_too_slow_and_too_many_at_once() -> None:
-    limits = Limits(seconds=0.2, workers=1, waiting=1, jobs=1)
-    begun, release = threading.Event(), threading.Event()
+@contextmanager
+def stuck(release: threading.Event) -> Iterator[None]:
+    """Predictions do not end before they are released."""
 
-    def stuck(_: Any, __: Any, ___: Any, ticket: Any, *____: Any) -> None:
-        begun.set()
+    def predict(_: Any, __: Any, ___: Any, ticket: Any, *____: Any) -> None:
         while not release.wait(0.01):
             ticket.advance(0)
+        raise ValueError("released")
 
-    with running(served(), limits) as server:
-        object.__setattr__(served(), "predict", stuck)
-        path, query = f"{HERE}/position", {"coords": "POINT(0 51)", "datetime": NOON}
-        try:
-            found = server.ask(path, query)
-            assert found.status == 408
-            assert "took longer than 0.2 s" in found.sentence
-            answers: list[int] = []
-            threads = [
-                threading.Thread(target=lambda: answers.append(server.ask(path, query).status))
-                for _ in range(6)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert set(answers) == {408, 429}
-        finally:
-            release.set()
-            object.__delattr__(served(), "predict")
+    object.__setattr__(served(), "predict", predict)
+    try:
+        yield
+    finally:
+        release.set()
+        object.__delattr__(served(), "predict")
+
+
+QUESTION = {"coords": "POINT(0 51)", "datetime": NOON}
+
+
+def test_an_answer_that_takes_too_long() -> None:
+    with running(served(), Limits(seconds=0.2)) as server, stuck(threading.Event()):
+        found = server.ask(f"{HERE}/position", QUESTION)
+    assert found.status == 408
+    assert "took longer than 0.2 s" in found.sentence
+
+
+def test_too_many_questions_at_once() -> None:
+    release, answers = threading.Event(), []
+
+    def ask() -> None:
+        answers.append(server.ask(f"{HERE}/position", QUESTION).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    with running(served(), Limits(workers=1, waiting=1)) as server, stuck(release):
+        for thread, busy in zip(threads, ({"running": 1}, {"waiting": 1}), strict=True):
+            thread.start()
+            server.wait(lambda busy=busy: server.ask("/health").json.items() >= busy.items())
+        found = server.ask(f"{HERE}/position", QUESTION)
+        assert found.status == 429
+        assert "1 requests wait already; try again" in found.sentence
+        release.set()
+        for thread in threads:
+            thread.join()
+    assert answers == [400, 400]
 
 
 def test_silent_clients_do_not_keep_others_out() -> None:
