@@ -93,7 +93,10 @@ def over(
     """Moves grids to the box between two corners (lat, lon); time steps are `hours` apart."""
 
     def place(grid: Grid) -> Grid:
-        ends = dict(zip(("lat", "lon"), zip(low, high, strict=True), strict=True))
+        ends: dict[str, tuple[float, float]] = {
+            "lat": (low[0], high[0]),
+            "lon": (low[1], high[1]),
+        }
         axes = [
             Axis.span("time", 0.0, hours * (x.size - 1), x.size)
             if x.name == "time"

@@ -136,9 +136,9 @@ def snapped(sites: pd.DataFrame, ds: xr.Dataset, *, distinct: bool) -> pd.DataFr
     reach = spacing(ds)
     near = (np.abs(lat - rows[row]) <= reach) & (away.min(1) <= reach)
     names = sites[found["station"]].astype(str) if "station" in found else sites.index.astype(str)
-    table = pd.DataFrame({"station": names, "lat": rows[row], "lon": columns[column]})[near]
-    if distinct:
-        table = table.drop_duplicates(["lat", "lon"])
+    table = pd.DataFrame({"station": names, "lat": rows[row], "lon": columns[column]})
+    kept = near & ~table.duplicated(["lat", "lon"]).to_numpy() if distinct else near
+    table = pd.DataFrame(table.loc[kept])
     if len(table) < 2:
         raise ValueError(
             f"Only {len(table)} stations are within the grid; give others: --stations."

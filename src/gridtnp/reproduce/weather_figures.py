@@ -111,6 +111,7 @@ def _error_maps(found: dict[str, Example], box: Any) -> matplotlib.figure.Figure
         limits = box or ((west - 1, lon.max() + 1), (south - 1, e["lat"].max() + 1))
         ax.set(xlim=limits[0], ylim=limits[1], aspect="auto" if box is None else 1.25)
         ax.set_title(f"{name}: error", fontsize=9)
+    assert points is not None
     figure.colorbar(points, ax=axes, shrink=0.8, label="predicted − true, K")
     figure.suptitle(str(next(iter(found.values()))["time"])[:16].replace("T", " "), fontsize=9)
     return figure
