@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,9 @@ from gridtnp.reproduce.weather_data import (
     read_sites,
     snapped,
 )
+from gridtnp.reproduce.wind import SCALES as WIND_SCALES
+from gridtnp.reproduce.wind import wind
+from gridtnp.training.distributed import make_accelerator
 
 HOURS = [
     t for year in (2017, 2018, 2019) for t in pd.date_range(f"{year}-03-01", periods=6, freq="h")
@@ -136,6 +140,22 @@ def test_both_layouts_give_the_same_tasks(files: Path) -> None:
     for name in ("t2m", "skt"):
         a, b = first.context[name], second.context[name]
         assert np.array_equal(np.sort(a.y.flatten()), np.sort(b.y.flatten()))
+
+
+def test_fields_that_are_too_large_are_read_as_tasks_need_them(files: Path) -> None:
+    data, full = [str(files / f"{name}.zarr") for name in ("surface", "winds")], SCALES["full"]
+    lazy = [stations(full, data[0], memory=1000), wind(WIND_SCALES["full"], data[1], memory=1000)]
+    loaded = [stations(full, data[0]), wind(WIND_SCALES["full"], data[1])]
+    for one, other in zip(lazy, loaded, strict=True):
+        a, b = (next(own.tests()) for own in (one, other))
+        assert a[0].independent
+        assert not b[0].independent
+        assert np.array_equal(a[1].target[0].values, b[1].target[0].values)
+        row = one.training("cnp", replace(one.recipe, batch=2), 0, make_accelerator())
+        assert row.apart
+        task = next(row.start(0))
+        assert task.target.batch == 2
+        assert set(task.context) == set(one.contexts)
 
 
 @pytest.mark.slow

@@ -54,8 +54,18 @@ SCALES = {
 BASELINES = ("nearest", "idw", "bilinear:field.skt", "kriging", "regression-kriging")
 
 
-def stations(scale: Scale, data: str, sites: str | None = None, *, rich: bool = False) -> Weather:
-    """The experiment on some weather, at sites of one's own or those in the package."""
+def stations(
+    scale: Scale,
+    data: str,
+    sites: str | None = None,
+    *,
+    rich: bool = False,
+    memory: int = 2**30,
+) -> Weather:
+    """The experiment on some weather, at sites of one's own or those in the package.
+
+    Fields of more than `memory` bytes are read as tasks need them.
+    """
     weather = within_years(open_weather(data), scale)
     require_known("t2m", [str(name) for name in weather.data_vars], "variable", f"of {data!r}")
     coarse = "skt" if "skt" in weather else "t2m"
@@ -64,7 +74,9 @@ def stations(scale: Scale, data: str, sites: str | None = None, *, rich: bool = 
     factor = 4 if spacing(weather) <= 1 else 2
     field = coarsened(weather[[coarse]], factor).rename({coarse: "skt"})
     dataset = Dataset(
-        {"stations": observe(weather[["t2m"]], where), "field": field}, target="stations.t2m"
+        {"stations": observe(weather[["t2m"]], where, memory=memory), "field": field},
+        target="stations.t2m",
+        memory=memory,
     )
     table = "stations-rich" if rich else "stations"
     parts = split(dataset, scale)

@@ -46,8 +46,11 @@ SCALES = {
 BASELINES = ("nearest", "idw", "kriging")
 
 
-def wind(scale: Scale, data: str) -> Weather:
-    """The experiment on some weather; of global data, a region."""
+def wind(scale: Scale, data: str, *, memory: int = 2**30) -> Weather:
+    """The experiment on some weather; of global data, a region.
+
+    Fields of more than `memory` bytes are read as tasks need them.
+    """
     weather = within_years(open_weather(data), scale)
     if is_global(weather):
         weather = crop(weather, *(UNITED_STATES if spacing(weather) <= 1 else NORTH_WEST))
@@ -58,7 +61,10 @@ def wind(scale: Scale, data: str) -> Weather:
     hours = hours_between(weather)
     window = f"[0h, {hours * (TIMES - 1):g}h]"
     dataset = Dataset(
-        {"wind": xr.Dataset(named)}, target=[f"wind.{n}" for n in named], features=["hours"]
+        {"wind": xr.Dataset(named)},
+        target=[f"wind.{n}" for n in named],
+        features=["hours"],
+        memory=memory,
     )
     place = None if scale.is_full else over(*box_of(weather, dataset.west), hours)
     some = Fraction(*SHARE, per="batch")
