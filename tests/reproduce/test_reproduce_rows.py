@@ -1,13 +1,17 @@
 """What all experiments share: seeds, learning rates, tables and verdicts."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from gridtnp.reproduce.__main__ import main
+from gridtnp.reproduce.__main__ import _parser, main
+from gridtnp.reproduce.gp import NAMES
 from gridtnp.reproduce.tables import markdown, mean_and_error, number, paired, verdict
+from gridtnp.reproduce.weather import rows_of
 
+ROOT = Path(__file__).parents[2]
 SMOKE = ["gp", "--scale", "smoke", "--length-scale", "0.5", "--rows", "cnp"]
 
 
@@ -41,7 +45,10 @@ def test_finished_rows_stay_and_other_recipes_are_refused(folder: Path) -> None:
     path = folder / "cnp-0.5-exact" / "result.json"
     before = json.loads(path.read_text())
     rates = ["--rates", "1e-3", "1e-6", "1e30"]
+    for left in folder.glob("*/rate-*/*"):  # results alone tell which rate is best
+        left.unlink()
     main([*SMOKE, *rates, "--out", str(folder.parent)])
+    assert not list(folder.glob("*/rate-*/*"))
     after = json.loads(path.read_text())
     assert after["commit"] == before["commit"]
     assert after["log_likelihood"] == before["log_likelihood"]
@@ -77,3 +84,21 @@ def test_numbers_and_tables_as_text() -> None:
     assert number(1.23456, 0.01) == "1.235 ± 0.010"
     assert number(float("nan")) == ""
     assert markdown(["a", "b"], [["1", "2"]]) == ["| a | b |", "| --- | --- |", "| 1 | 2 |"]
+
+
+def test_the_commands_of_all_tables_are_right() -> None:
+    spec = importlib.util.spec_from_file_location("paper", ROOT / "experiments" / "paper.py")
+    assert spec is not None
+    assert spec.loader is not None
+    paper = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(paper)
+    commands = [_parser("reproduce").parse_args(given) for given in paper.commands("weather.nc")]
+    assert [options.experiment for options in commands] == [
+        *("gp", "gp", "stations", "wind") * 2,
+        "stations",
+    ]
+    for options in commands:
+        known = NAMES if options.experiment == "gp" else rows_of(options.experiment)
+        assert options.rows is None or set(options.rows) <= set(known)
+    assert commands[-1].table == "stations-rich"
+    assert len({str(options.out) for options in commands}) == 4

@@ -66,7 +66,11 @@ def _parser(program: str) -> argparse.ArgumentParser:
     common.add_argument("--rows", nargs="*", metavar="ROW", help="default: all")
     common.add_argument("--out", type=Path, help="default: runs/EXPERIMENT")
     common.add_argument("--steps", type=int, help="training steps (default: the scale's)")
-    common.add_argument("--minutes", type=float, help="train by the clock instead of by steps")
+    common.add_argument(
+        "--minutes",
+        type=float,
+        help="train for this time instead of a number of steps; on a CPU, processor time",
+    )
     common.add_argument("--batch", type=int, help="tasks per step (default: the scale's)")
     common.add_argument("--seeds", nargs="+", type=int, default=[0])
     common.add_argument(

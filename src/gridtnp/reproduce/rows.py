@@ -113,18 +113,13 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
     accelerator = make_accelerator()
     recipe, tried = experiment.recipe, {}
     if plan.rates:
-        tried = _try_rates(experiment, row, plan, accelerator, console)
+        tried = _known_rates(experiment, row, plan)
+        tried = tried or _try_rates(experiment, row, plan, accelerator, console)
         recipe = replace(recipe, rate=_best(tried, row))
     found = []
     for seed in plan.seeds:
-        folder = plan.out / (experiment.name_of(row) + f"-seed{seed}" * (seed > 0))
-        path = folder / "result.json"
-        before = json.loads(path.read_text()) if path.exists() else {}
-        data = experiment.about()["data"]
-        if before.get("data", data) != data:
-            raise ValueError(
-                f"{folder} has results on {before['data']!r}, not on {data!r}; give another --out."
-            )
+        path = _path(experiment, row, plan, seed)
+        folder, before = path.parent, _read(experiment, path)
         if before.get("recipe") == asdict(recipe):
             found.append(before)
             continue
@@ -148,6 +143,34 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
         in_main_process(accelerator, finish)
         found.append(result)
     return found
+
+
+def _path(experiment: Experiment, row: str, plan: Plan, seed: int) -> Path:
+    """The result of a row."""
+    return plan.out / (experiment.name_of(row) + f"-seed{seed}" * (seed > 0)) / "result.json"
+
+
+def _read(experiment: Experiment, path: Path) -> Result:
+    """A result, which must be on the same data; nothing if there is none."""
+    if not path.exists():
+        return {}
+    before, data = json.loads(path.read_text()), experiment.about()["data"]
+    if before["data"] != data:
+        raise ValueError(
+            f"{path.parent} has results on {before['data']!r}, not on {data!r}; give another --out."
+        )
+    return before
+
+
+def _known_rates(experiment: Experiment, row: str, plan: Plan) -> dict[float, float | None]:
+    """The scores of learning rates in a result of the same training, if there is one."""
+    for seed in plan.seeds:
+        before = _read(experiment, _path(experiment, row, plan, seed))
+        tried = {float(rate): score for rate, score in before.get("rates", {}).items()}
+        recipe = before.get("recipe", {}) | {"rate": experiment.recipe.rate}
+        if set(tried) == set(plan.rates) and recipe == asdict(experiment.recipe):
+            return tried
+    return {}
 
 
 def _finish(
@@ -196,7 +219,7 @@ def _train(
     console: Console,
     judged: bool = False,
 ) -> tuple[NeuralProcess, Progress]:
-    """A trained row; `judged` on the validation tasks, or if the experiment keeps the best."""
+    """A trained row; it is `judged` on validation tasks, and always if the best is kept."""
     torch.manual_seed(seed)
     model = build_model(experiment.configuration(row))
     tasks = experiment.training(row, recipe, seed, accelerator)
@@ -224,8 +247,15 @@ def _train(
         report=report if accelerator.is_main_process else lambda _: None,
         report_every=max(1, recipe.steps // 60),
         save_every=min(500, recipe.steps),
+        clock=_clock(recipe, accelerator),
     )
     return model, done
+
+
+def _clock(recipe: Recipe, accelerator: Accelerator) -> Callable[[], float]:
+    """Minutes on a CPU are those of the processor, so that a busy machine changes nothing."""
+    by_processor = recipe.minutes is not None and accelerator.device.type == "cpu"
+    return time.process_time if by_processor else time.perf_counter
 
 
 def load_row(config: ModelConfig, folder: Path) -> NeuralProcess:

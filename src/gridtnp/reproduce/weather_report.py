@@ -177,8 +177,9 @@ def _against_baselines(
         row, other = (min(some, key=lambda r: _crps(r, group).mean()) for some in (rows, others))
         mean, error = difference(_crps(other, group), _crps(row, group))
         relative = 100 / _crps(other, group).mean()
+        found = "less" if mean > 0 else "more"
         lines.append(
-            f"- {words}: {_label(experiment, row)} saves {relative * mean:.1f} ± "
-            f"{relative * ERRORS * error:.1f} % of the CRPS of {other['row']}."
+            f"- {words}: {_label(experiment, row)} has {relative * abs(mean):.1f} ± "
+            f"{relative * ERRORS * error:.1f} % {found} CRPS than {other['row']}."
         )
     return lines
