@@ -19,7 +19,7 @@ from gridtnp.reproduce.gp import (
     trained,
     unseen,
 )
-from gridtnp.reproduce.report import gap, write_report
+from gridtnp.reproduce.gp_report import gap, write_report
 
 
 @pytest.fixture(scope="module")

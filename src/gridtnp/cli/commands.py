@@ -236,7 +236,7 @@ def doctor(*, json: Json = False) -> None:
 
 @app.command(help_flags=[])
 def reproduce(*tokens: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
-    """Reproduce an experiment of the paper; options: reproduce gp --help."""
+    """Reproduce an experiment of the paper: gp, stations or wind."""
     from gridtnp.reproduce.__main__ import main as run_experiment
 
     run_experiment(list(tokens) or ["--help"], program="gridtnp reproduce")

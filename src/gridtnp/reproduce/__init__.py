@@ -1,1 +1,1 @@
-"""Reproductions of the paper's experiments: `python -m gridtnp.reproduce gp`."""
+"""The paper's experiments, runnable by anyone: `gridtnp reproduce gp|stations|wind`."""

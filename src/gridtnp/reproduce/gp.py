@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from accelerate import Accelerator
 
 from gridtnp.config import (
     CNN,
@@ -44,6 +41,7 @@ from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
 from gridtnp.network.presets import preset
 from gridtnp.recipes import Recipe
+from gridtnp.reproduce.rows import Experiment, Result, Tasks, forward_milliseconds
 from gridtnp.synthetic.covariances import SquaredExponential
 from gridtnp.synthetic.processes import (
     GaussianProcess,
@@ -55,7 +53,6 @@ from gridtnp.synthetic.processes import (
 )
 from gridtnp.task import Task
 from gridtnp.training.checkpoints import weights_of
-from gridtnp.training.loop import Progress, train
 from gridtnp.training.run_folder import commit
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
@@ -126,8 +123,8 @@ SCALES = {
 }
 
 
-def scale_for(name: str, length_scale: float, **recipe: int) -> Scale:
-    """A scale by name; `recipe` replaces its steps or batch.
+def scale_for(name: str, length_scale: float, **recipe: Any) -> Scale:
+    """A scale by name; `recipe` replaces its steps, batch or minutes.
 
     Except at the paper's own scale, cells are at most one length-scale wide.
     """
@@ -193,14 +190,14 @@ def _variant(config: ModelConfig, row: str) -> ModelConfig:
     return config.smooth() if "smooth" in row else config
 
 
-def tasks_from(process: Process, scale: Scale, start: int) -> Iterator[Task]:
+def tasks_from(process: Process, scale: Scale, start: int, seed: int = 0) -> Iterator[Task]:
     """Training tasks from batch number `start`."""
-    batch = scale.recipe.batch
+    batch, own = scale.recipe.batch, TRAINING_SEED + 100 * seed
     if scale.pool is None:
-        for made in stream(process, seed=TRAINING_SEED, batch=batch, start=start):
+        for made in stream(process, seed=own, batch=batch, start=start):
             yield made.task
     while scale.pool is not None:
-        yield draw_at(process, TRAINING_SEED, start % scale.pool, batch).task
+        yield draw_at(process, own, start % scale.pool, batch).task
         start += 1
 
 
@@ -212,7 +209,8 @@ def unseen(process: Process, count: int, seed: int = TEST_SEED) -> list[Syntheti
 @torch.no_grad()
 def scores(model: NeuralProcess, batches: Sequence[SyntheticBatch]) -> list[float]:
     """Log-likelihood per target, for every batch."""
-    return [_score(model.eval()(batch.task), batch) for batch in batches]
+    device = next(model.parameters()).device
+    return [_score(model.eval()(batch.task.to(device)), batch) for batch in batches]
 
 
 def oracle_scores(batches: Sequence[SyntheticBatch], reach: float | None = None) -> list[float]:
@@ -222,94 +220,68 @@ def oracle_scores(batches: Sequence[SyntheticBatch], reach: float | None = None)
 
 def _score(distribution: torch.distributions.Distribution, batch: SyntheticBatch) -> float:
     assert batch.task.target.y is not None
-    return distribution.log_prob(batch.task.target.y.double()).mean().item()
+    y = batch.task.target.y.double().to(distribution.mean.device)
+    return distribution.log_prob(y).mean().item()
 
 
-@torch.no_grad()
-def forward_milliseconds(model: NeuralProcess, task: Task, repeats: int = 5) -> float:
-    """Median time of a forward pass, after one to warm up."""
-    model(task)
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        model(task)
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
+@dataclass(frozen=True)
+class GP(Experiment):
+    """The table of one length-scale; `data` are exact or rank-limited samples."""
 
+    scale: Scale
+    length_scale: float
+    data: str = "exact"
 
-def run_row(
-    row: str, scale: Scale, length_scale: float, data: str, out: Path, console: Console
-) -> dict[str, Any]:
-    """Train one row, or continue it, and score it on test tasks."""
-    process = scale.process(length_scale, data)
-    folder = out / f"{row}-{length_scale:g}-{data}"
-    torch.manual_seed(0)
-    model = build_model(configuration(row, scale))
+    @classmethod
+    def of(cls, result: Result) -> GP:
+        """The table that a result belongs to."""
+        return cls(scale_of(result), result["length_scale"], result["data"])
 
-    def report(p: Progress) -> None:
-        left = p.seconds / p.step * (scale.recipe.steps - p.step) / 60
-        console.print(
-            f"{row} ℓ={length_scale:g}  {p.step:>7,}/{scale.recipe.steps:,}  "
-            f"log-likelihood {-p.loss:7.3f}  {p.step / p.seconds:5.1f} steps/s  "
-            f"{left:5.1f} min left",
-            highlight=False,
-            soft_wrap=True,
-        )
+    @property
+    def rows(self) -> Mapping[str, str]:
+        return NAMES
 
-    done = train(
-        model,
-        lambda start: tasks_from(process, scale, start),
-        scale.recipe,
-        folder,
-        report=report,
-        report_every=max(1, scale.recipe.steps // 60),
-        save_every=min(500, scale.recipe.steps),
-    )
-    model.eval()
-    tests = unseen(process, scale.tests)
-    best, found = oracle_scores(tests), scores(model, tests)
-    result = {
-        "row": row,
-        "length_scale": length_scale,
-        "data": data,
-        "scale": asdict(scale),
-        "log_likelihood": found,
-        "oracle": best,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "minutes": done.seconds / 60,
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-        "command": command(),
-    }
-    (folder / "result.json").write_text(json.dumps(result) + "\n")
-    return result
+    @property
+    def recipe(self) -> Recipe:
+        return self.scale.recipe
 
+    @property
+    def process(self) -> Process:
+        return self.scale.process(self.length_scale, self.data)
 
-def measure_times(out: Path) -> None:
-    """Time a forward pass of every row in a folder, in one go, so that they are comparable."""
-    for path in sorted(out.glob("*/result.json")):
-        result = json.loads(path.read_text())
-        scale = scale_of(result)
-        model = load_row(configuration(result["row"], scale), path.parent)
-        (test,) = unseen(scale.process(result["length_scale"], result["data"]), 1)
-        times = {
-            "forward_ms": forward_milliseconds(model, test.task),
-            "forward_threads": torch.get_num_threads(),
+    def name_of(self, row: str) -> str:
+        return f"{row}-{self.length_scale:g}-{self.data}"
+
+    def about(self) -> Result:
+        return {
+            "length_scale": self.length_scale,
+            "data": self.data,
+            "scale": asdict(self.scale),
         }
-        path.write_text(json.dumps(result | times) + "\n")
+
+    def configuration(self, row: str) -> ModelConfig:
+        return configuration(row, self.scale)
+
+    def training(self, row: str, recipe: Recipe, seed: int, accelerator: Accelerator) -> Tasks:  # noqa: ARG002
+        scale = replace(self.scale, recipe=recipe)
+        return Tasks(lambda start: tasks_from(self.process, scale, start, seed))
+
+    def validation(self, row: str) -> Sequence[Task]:  # noqa: ARG002
+        number = max(2, self.scale.tests // 2)
+        return [batch.task for batch in unseen(self.process, number, VALIDATION_SEED)]
+
+    def score(self, row: str, model: NeuralProcess, folder: Path) -> Result:  # noqa: ARG002
+        tests = unseen(self.process, self.scale.tests)
+        return {"log_likelihood": scores(model, tests), "oracle": oracle_scores(tests)}
+
+    def timed(self, row: str) -> Task:  # noqa: ARG002
+        return unseen(self.process, 1)[0].task
 
 
-def scale_of(result: dict[str, Any]) -> Scale:
+def scale_of(result: Result) -> Scale:
     """The scale of a result."""
     values = result["scale"]
     return Scale(**(values | {"recipe": Recipe(**values["recipe"])}))
-
-
-def load_row(config: ModelConfig, folder: Path) -> NeuralProcess:
-    """A trained row from its folder."""
-    model = build_model(config).eval()
-    model.load_state_dict(weights_of(read_tensors(folder / "checkpoint.safetensors")[0]))
-    return model
 
 
 def on_square(config: ModelConfig, half: float) -> ModelConfig:
@@ -323,13 +295,14 @@ def on_square(config: ModelConfig, half: float) -> ModelConfig:
 
 
 def run_larger(
-    model: NeuralProcess, row: str, scale: Scale, length_scale: float, half: float, folder: Path
-) -> dict[str, Any]:
+    model: NeuralProcess, row: str, table: GP, half: float, folder: Path, command: str
+) -> Result:
     """Score a trained row with relative positions on a larger square, without training it again.
 
     Points are as dense as in training. The exact posterior uses points up to five length-scales
     away, which costs it less than 0.0001 nats.
     """
+    scale, length_scale = table.scale, table.length_scale
     context = round(scale.context * (half / scale.half) ** 2)
     process = replace(scale, half=half, context=context).process(length_scale, "exact")
     tests = unseen(process, 1 if half > 10 else 16)
@@ -342,16 +315,11 @@ def run_larger(
         "oracle": oracle_scores(tests, reach=5 * length_scale),
         "forward_ms": forward_milliseconds(model, tests[0].task, 1),
         "commit": commit(),
-        "command": command(),
+        "command": command,
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"larger-{half:g}.json").write_text(json.dumps(result) + "\n")
     return result
-
-
-def command() -> str:
-    """The command that is running."""
-    return " ".join(["python -m gridtnp.reproduce", *sys.argv[1:]])
 
 
 def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
@@ -371,10 +339,10 @@ def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
     return model.eval()
 
 
-def keep(row: str, scale: Scale, length_scale: float, out: Path, to: Path) -> None:
+def keep(row: str, table: GP, out: Path, to: Path) -> None:
     """Write weights and configuration of a trained row, as `trained` reads them."""
-    folder = out / f"{row}-{length_scale:g}-exact"
+    folder = out / table.name_of(row)
     tensors, _ = read_tensors(folder / "checkpoint.safetensors")
     trained_at = json.loads((folder / "result.json").read_text())["commit"]
-    about = {"config": configuration(row, scale).model_dump_json(), "commit": trained_at}
-    write_tensors(to / f"gp-{length_scale:g}.safetensors", weights_of(tensors), about)
+    about = {"config": table.configuration(row).model_dump_json(), "commit": trained_at}
+    write_tensors(to / f"gp-{table.length_scale:g}.safetensors", weights_of(tensors), about)
