@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.interpolation.network import SOURCE, Encoding, Interpolator
-from gridtnp.interpolation.posterior import EXACT, Factor
+from gridtnp.interpolation.posterior import EXACT, groups
 from gridtnp.interpolation.weights import pretrained
 from gridtnp.task import PointSet
 
@@ -25,7 +25,7 @@ RIDGE = 0.1
 """Penalty of the coefficients of standardised covariates, as a number of observations."""
 ENTRIES = 2**20
 """Entries of a covariance between observations and targets at once; more leave the cache."""
-CHUNK = 2**16
+PIECE = 2**14
 """Targets at once if there are too many observations to factorise."""
 
 
@@ -100,17 +100,17 @@ class Interpolation:
         self,
         x: Float[Tensor, "batch m d"],
         covariates: Float[Tensor, "batch m df"] | None = None,
-    ) -> Iterator[tuple[slice, NormalMixture]]:
-        """Predictive distributions (batch, piece), piece by piece, in the units of the data."""
+    ) -> Iterator[tuple[Int[np.ndarray, " piece"], NormalMixture]]:
+        """Rows of targets and their predictive distributions (batch, piece), piece by piece.
+
+        Pieces are compact, so that each needs few tiles.
+        """
         batch, n = self.encoding.y.shape
-        exact, e = n <= EXACT, self.encoding
-        factor = Factor.of(e.observed, e.y, e.mask, e.constants.shape) if exact else None
-        size = max(1, ENTRIES // (batch * n)) if exact else CHUNK
-        for start in range(0, x.shape[1], size):
-            piece = slice(start, start + size)
-            target, mean = self.target(x[:, piece], _part(covariates, piece))
-            found = self.network.decode(self.encoding, target, factor)
-            yield piece, moved(found, mean)
+        size = max(1, ENTRIES // (batch * n)) if n <= EXACT else PIECE
+        given = self.encoding.posterior()
+        for rows in groups(x[0].numpy(), size):
+            target, mean = self.target(x[:, rows], _part(covariates, rows))
+            yield rows, moved(self.network.decode(self.encoding, target, given), mean)
 
     def target(
         self, x: Float[Tensor, "batch m d"], covariates: Float[Tensor, "batch m df"] | None
@@ -136,5 +136,5 @@ def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:
     return torch.from_numpy(np.sort(first))
 
 
-def _part(values: Tensor | None, piece: slice) -> Tensor | None:
-    return None if values is None else values[:, piece]
+def _part(values: Tensor | None, rows: Int[np.ndarray, " piece"]) -> Tensor | None:
+    return None if values is None else values[:, rows]
