@@ -55,6 +55,8 @@ FLOOR = 1e-6
 """Smallest variance of the noise, in units of the values' own."""
 COUNTED = 1000
 """More observations than this say no more about the covariance, for the network."""
+UNEXPLAINED = 0.05
+"""Part of the noise, at least, that known errors of readings do not explain."""
 COEFFICIENT = 0.5
 """Prior standard deviation of the coefficients of standardised covariates, around regression's."""
 
@@ -186,9 +188,11 @@ class Interpolator(NeuralProcess):
         near = Near.of(distance, nearest)
         tokens = self._tokens(found, y, summary, near)
         keys = self.decoder.keys(tokens)
+        read = _reading_variance(points, units, mask)
+        constants = replace(constants, noise=_beyond(read, mask, constants.noise))
         places, _ = self._places(constants, summary, keys, x, near, points.features)
         own = _limited(self.own_noise(tokens)[..., 0].double(), 0.0, 6.0)
-        places = replace(places, noise=places.noise * torch.exp(own))
+        places = replace(places, noise=places.noise * torch.exp(own) + read)
         return Encoding(units, index, y, mask, keys, summary, constants, places)
 
     def decode(
@@ -346,6 +350,23 @@ class Interpolator(NeuralProcess):
             torch.cat(trend, -1),
         )
         return places, token
+
+
+def _reading_variance(
+    points: PointSet, units: Units, mask: Bool[Tensor, "batch n"]
+) -> Float[Tensor, "batch n"]:
+    """Of the known errors of readings, in the units of the network."""
+    if points.error is None:
+        return torch.zeros_like(mask, dtype=torch.float64)
+    return (points.error[..., 0].double() / units.scale[:, None]).square() * mask
+
+
+def _beyond(
+    read: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"], noise: Float[Tensor, " batch"]
+) -> Float[Tensor, " batch"]:
+    """The noise that known errors of readings leave unexplained: values imply their sum."""
+    mean = read.sum(1) / mask.sum(1).clamp_min(1)
+    return torch.maximum(noise - mean, UNEXPLAINED * noise)
 
 
 def _stretch(a: Float[Tensor, " batch"], b: Float[Tensor, " batch"]) -> Float[Tensor, "batch 2 2"]:

@@ -79,20 +79,25 @@ class Interpolation:
         y: Float[Tensor, "batch n"],
         mask: Bool[Tensor, "batch n"],
         covariates: Float[Tensor, "batch n df"] | None = None,
+        error: Float[Tensor, "batch n"] | None = None,
         network: Interpolator | None = None,
     ) -> Interpolation:
-        """Rows that are repeated as a whole count once: they are one reading, not two."""
+        """Rows that are repeated as a whole count once: they are one reading, not two.
+
+        `error` is the standard deviation of the reading error of every value, if it is known.
+        """
         network = pretrained() if network is None else network
         if len(x) == 1:
-            columns = [x[0], y[0, :, None], *(() if covariates is None else (covariates[0],))]
-            rows = _different(torch.cat(columns, -1))
+            known = [x, y[..., None], covariates, None if error is None else error[..., None]]
+            rows = _different(torch.cat([part[0] for part in known if part is not None], -1))
             x, y, mask = x[:, rows], y[:, rows], mask[:, rows]
-            covariates = None if covariates is None else covariates[:, rows]
+            covariates, error = (_part(part, rows.numpy()) for part in (covariates, error))
         regression, features = None, None
         if covariates is not None and covariates.shape[-1]:
             regression = Regression.fit(covariates, y, mask)
             y, features = y - regression.predict(covariates), regression.standardised(covariates)
-        points = PointSet(x, y[..., None], mask, features)
+        read = None if error is None else error[..., None]
+        points = PointSet(x, y[..., None], mask, features, read)
         return cls(network, network.encode({SOURCE: points}), regression)
 
     @torch.no_grad()
