@@ -9,7 +9,8 @@ import torch
 import gridtnp as gt
 from gridtnp.interpolation import neighbours, posterior
 from gridtnp.interpolation.network import SOURCE
-from gridtnp.interpolation.process import Condition, Correlation, Shape, _correlation
+from gridtnp.interpolation.process import Condition, Correlation, Shape, tabulated
+from gridtnp.interpolation.profile import LENGTHS, LEVEL, NOISES, PLAIN, profile
 from gridtnp.interpolation.weights import WEIGHTS, load, pretrained
 from gridtnp.pretrain.fields import FieldPrior, draw_at
 from gridtnp.task import PointSet, Task
@@ -34,9 +35,41 @@ def test_gradients_of_the_correlation_and_of_the_posterior() -> None:
 
 
 def test_predictions_use_the_same_correlation_as_training() -> None:
-    squared, weights, shrink = double(2, 3, 4) * 3, double(2, 6, seed=1), double(2, seed=2)
-    expected = Correlation.apply(squared, weights, shrink)
-    torch.testing.assert_close(_correlation(squared, Shape(weights, shrink)), expected)
+    weights, shrink = double(3, 6, seed=1), torch.tensor([0.06, 0.2, 0.9]).double()
+    squared = torch.exp(24 * double(3, 40, 50) - 16)  # from coincident to 50 length-scales
+    squared[:, 0] = 0
+    expected = Correlation.apply(squared, weights / weights.sum(1, keepdim=True), shrink)
+    found = tabulated(squared, Shape(weights / weights.sum(1, keepdim=True), shrink))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+    far = tabulated(torch.full((3, 1, 1), 1e9).double(), Shape(weights, shrink))
+    assert (far < 1e-8).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_observations_are_profiled_as_by_ordinary_factorisations(share: float) -> None:
+    x, y = 5 * double(1, 30, 2), double(1, 30, seed=1)
+    mask = double(1, 30, seed=2) >= share
+    index = neighbours.Index(x, mask).nearest(x, 13)[1]
+    found = profile(x, y, mask, neighbours.without_self(index))
+    lengths = [length for length in LENGTHS for _ in range(2 * len(NOISES))]
+    for i in torch.nonzero(mask[0])[:, 0].tolist():
+        near = [j for j in index[0, i].tolist() if j != i and mask[0, j]]
+        for c in (0, 4, PLAIN - 1):
+            s = torch.cdist(x[0, [*near, i]], x[0, [*near, i]]) / lengths[c]
+            five = (1 + 5**0.5 * s + 5 / 3 * s**2) * torch.exp(-(5**0.5) * s)
+            rough = c % (2 * len(NOISES)) < len(NOISES)
+            k = (torch.exp(-s) if rough else five) + LEVEL
+            k = k + NOISES[c % len(NOISES)] * torch.eye(len(k))
+            weights = torch.linalg.solve(k[:-1, :-1], k[:-1, -1])
+            std = (k[-1, -1] - weights @ k[:-1, -1]).sqrt()
+            error = (y[0, i] - weights @ y[0, near]) / std
+            expected = torch.stack([error, std.log()])
+            torch.testing.assert_close(
+                torch.stack([found.error[0, i, c], found.log_std[0, i, c]]).double(),
+                expected,
+                rtol=1e-4,
+                atol=1e-5,
+            )
 
 
 def test_masked_observations_change_nothing() -> None:
@@ -65,19 +98,44 @@ def test_tiles_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ratio.max() < 1.2
 
 
-def test_predictions_are_continuous_in_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = draw_at(FieldPrior("squared exponential"), (9,), 1, 300, 1).task
-    line = torch.linspace(0, 1, 4001, dtype=torch.float64)[None, :, None]
-    context = task.context[SOURCE]
-    low, high = context.x.double().amin(1), context.x.double().amax(1)
-    at = PointSet(low[:, None] + line * (high - low)[:, None])
-    for exact in (posterior.EXACT, 100):
-        monkeypatch.setattr(posterior, "EXACT", exact)
-        with torch.no_grad():
-            found = pretrained()(Task(task.context, at))
-        for values in (found.mean[0, :, 0], found.stddev[0, :, 0].log()):
-            steps = values.diff().abs()
-            assert steps.max() < 0.05 * values.std() + 0.02
+def test_places_where_many_observations_are_replicated_are_places_as_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.concatenate([np.ones((200, 2)), 5 * double(100, 2).numpy()])
+    y = np.sin(x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=300)
+    monkeypatch.setattr(posterior, "EXACT", 100)  # the centre of many tiles is the place itself
+    found = gt.interpolate((x, y), np.ones((1, 2)))
+    assert isinstance(found, dict)
+    assert abs(found["mean"][0] - y[:200].mean()) < 0.05
+
+
+def along_a_line(number: int) -> Task:
+    """Places along the diagonal of the observations."""
+    context = draw_at(FieldPrior("squared exponential"), (9,), 1, 300, 1).task.context
+    x = context[SOURCE].x.double()
+    line = torch.linspace(0, 1, number, dtype=torch.float64)[None, :, None]
+    low, high = x.amin(1), x.amax(1)
+    return Task(context, PointSet(low[:, None] + line * (high - low)[:, None]))
+
+
+def test_predictions_are_continuous_in_the_place() -> None:
+    with torch.no_grad():
+        found = pretrained()(along_a_line(4001))
+    for values in (found.mean[0, :, 0], found.stddev[0, :, 0].log()):
+        assert values.diff().abs().max() < 0.05 * values.std() + 0.02
+
+
+def test_tiles_have_no_borders(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = along_a_line(4001)
+    with torch.no_grad():
+        whole = pretrained()(task)
+        monkeypatch.setattr(posterior, "EXACT", 100)
+        monkeypatch.setattr(posterior, "AROUND", 64)
+        tiled = pretrained()(task)
+    apart = (tiled.mean - whole.mean)[0, :, 0] / whole.stddev[0, :, 0]
+    assert apart.abs().max() > 0.05  # tiles are seen at all
+    assert apart.diff().abs().max() < 0.01
+    assert (tiled.stddev / whole.stddev)[0, :, 0].log().diff().abs().max() < 0.01
 
 
 def test_the_weights_say_how_they_were_made() -> None:

@@ -234,6 +234,10 @@ def interpolate(
             help="Columns of observations and locations, or a file with fields.",
         ),
     ] = None,
+    error: Annotated[
+        float | str | None,
+        Parameter(help="Standard deviation of reading errors: a number, or a column."),
+    ] = None,
     quantiles: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (
         0.05,
         0.95,
@@ -261,6 +265,7 @@ def interpolate(
         read_places(at),
         value=value,
         covariates=read_covariates(covariates),
+        error=error,
         quantiles=quantiles,
         samples=samples,
         seed=seed,

@@ -12,8 +12,8 @@ from torch import Tensor
 from gridtnp.distributions.marginals import Marginal, positive_part
 from gridtnp.distributions.special import log_beta, scipy_values, student_cdf
 
-BISECTIONS = 60
-"""Halvings of an interval that holds a quantile; the last is below the rounding of a double."""
+ITERATIONS, CLOSE = 100, 1e-12
+"""Most iterations of the search for a quantile, and the change, in scales, at which it ends."""
 
 
 class StudentT(Marginal):
@@ -135,15 +135,24 @@ class NormalMixture(Marginal):
         return (self.weight * torch.special.ndtr(z)).sum(-1)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """By bisection between the quantiles of the components."""
+        """By Newton's method, or bisection where it would leave the components' quantiles."""
         p = value.to(self.loc).expand(torch.broadcast_shapes(value.shape, self.batch_shape))
-        ends = self.loc + self.scale * torch.special.ndtri(p)[..., None]
+        normal = torch.special.ndtri(p)
+        ends = self.loc + self.scale * normal[..., None]
         low, high = ends.amin(-1), ends.amax(-1)
-        for _ in range(BISECTIONS):
+        found = (self.mean + self.stddev * normal).clamp(low, high)
+        density = self.weight / (self.scale * math.sqrt(2 * math.pi))
+        close = CLOSE * self.scale.amin(-1)
+        for _ in range(ITERATIONS):
+            z = (found[..., None] - self.loc) / self.scale
+            over = (self.weight * torch.special.ndtr(z)).sum(-1) - p
+            low, high = torch.where(over < 0, found, low), torch.where(over < 0, high, found)
+            step = found - over / (density * torch.exp(-0.5 * z**2)).sum(-1)
             middle = (low + high) / 2
-            short = self.cdf(middle) < p
-            low, high = torch.where(short, middle, low), torch.where(short, high, middle)
-        return (low + high) / 2
+            last, found = found, torch.where((step >= low) & (step <= high), step, middle)
+            if not ((found - last).abs() > close).any():
+                break
+        return found
 
     def crps(self, value: Tensor) -> Tensor:
         weight = self.weight

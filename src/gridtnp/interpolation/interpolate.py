@@ -17,6 +17,7 @@ from gridtnp.inference.queries import Answer, Query, column
 from gridtnp.interpolation.joint import sample
 from gridtnp.interpolation.places import (
     Covariates,
+    Errors,
     Observed,
     read_covariates,
     read_observations,
@@ -35,6 +36,7 @@ def interpolate(
     *,
     value: str | None = None,
     covariates: Covariates = None,
+    error: Errors = None,
     quantiles: Sequence[float] = (0.05, 0.95),
     samples: int = 0,
     seed: int = 0,
@@ -48,9 +50,11 @@ def interpolate(
 
     If observations have times, each is interpolated by itself; the answer is at the times of `at`,
     or at all of them. `covariates` are names of columns of both, a field on a latitude-longitude
-    grid, or a tuple of arrays. With `samples`, that many joint samples are drawn as well.
+    grid, or a tuple of arrays. `error` is the standard deviation of reading errors, in the units of
+    the values: a number, the name of a column, or one per observation; the answer is then for new
+    observations without such errors. With `samples`, that many joint samples are drawn as well.
     """
-    observed = read_observations(observations, value, covariates)
+    observed = read_observations(observations, value, covariates, error)
     query, places = read_places(at, observed)
     known = read_covariates(covariates, observed, query)
     here, there = (None, None) if known is None else known
@@ -76,6 +80,7 @@ def interpolate(
             _tensor(observed.values[rows]),
             torch.ones(1, len(rows), dtype=torch.bool),
             None if here is None else _tensor(here[rows]),
+            None if observed.error is None else _tensor(observed.error[rows]),
         )
         x = _tensor(places[targets])
         extra = None if there is None else _tensor(there[targets])

@@ -10,10 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gridtnp.interpolation.posterior import EXACT, observed_covariance, posterior
+from gridtnp.interpolation.posterior import Whole, observed_covariance
 from gridtnp.interpolation.predictor import Interpolation, moved
 from gridtnp.interpolation.process import Places, Shape, covariance, stable_root
 
+MOST = 2048
+"""Most observations of a task."""
 JOINT = 1500
 """Targets whose values are drawn jointly; all others are drawn one by one given these."""
 PIECE = 4096
@@ -33,9 +35,9 @@ def sample(
 ) -> Float[Tensor, "number batch m"]:
     """Draw joint samples of new observations at the targets."""
     e, network = given.encoding, given.network
-    if e.y.shape[1] > EXACT:
+    if e.y.shape[1] > MOST:
         raise ValueError(
-            f"Joint samples are for at most {EXACT:,} observations at a time, but there are "
+            f"Joint samples are for at most {MOST:,} observations at a time, but there are "
             f"{e.y.shape[1]:,}; take those in the region of interest."
         )
     generator = torch.Generator().manual_seed(seed)
@@ -53,7 +55,7 @@ def sample(
         for rest in order[JOINT:].split(PIECE):
             drawn[:, b, rest] = known.draw_each(places[b, rest], generator)
     drawn += places.noise.sqrt() * torch.randn(drawn.shape, generator=generator, dtype=drawn.dtype)
-    mean, rest = posterior(e.observed, e.y, e.mask, places, e.constants.shape)
+    mean, rest = Whole.of(e.observed, e.y, e.mask, e.constants.shape).predict(places)
     chance = torch.special.ndtr((drawn - mean) / (rest + places.noise).sqrt())
     marginal = moved(network.corrected(e, tokens, places, mean, rest), trend)
     return marginal.icdf(chance.clamp(1e-6, 1 - 1e-6))

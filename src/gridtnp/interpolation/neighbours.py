@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -28,8 +29,10 @@ LARGEST = 4.0
 their spread is taken."""
 TIE = 1e-9
 """Distance, in spacings, by which equally near observations are ordered by their values."""
-DENSE = 2048
+DENSE = 256
 """Most observations whose distances are all computed; more are searched with a tree."""
+SPARE = 8
+"""Further neighbours that a tree finds, so that the order decides between equally near ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,7 @@ class Near:
 
         Weights fall to zero towards its distance, so that they are continuous in the place.
         """
+        distance = distance.float()
         if distance.shape[-1] > NEIGHBOURS:
             end = distance[..., NEIGHBOURS : NEIGHBOURS + 1]
             distance, index = distance[..., :NEIGHBOURS], index[..., :NEIGHBOURS]
@@ -75,7 +79,10 @@ class Near:
         distance = torch.where(missing, 1e3, distance)
         waves = [torch.exp(-(distance / s).square()) for s in WIDTHS]
         radial = torch.stack([torch.log1p(distance) / 2, ratio, *waves], -1)
-        return cls(index, radial.float(), log_weight.float())
+        return cls(index, radial, log_weight)
+
+    def __getitem__(self, which: tuple[slice, slice]) -> Near:
+        return Near(*(values[which] for values in vars(self).values()))
 
 
 def units_of(
@@ -91,7 +98,7 @@ def units_of(
     mean = clipped.sum(1) / count
     scale = (((clipped - mean[:, None]) * mask).square().sum(1) / count).sqrt()
     origin = (x * mask[..., None]).sum(1) / count[:, None]
-    distance, _ = search(x, x, mask, min(SPACING_RANK + 1, x.shape[1]))
+    distance, _ = Index(x, mask).nearest(x, SPACING_RANK + 1)
     apart = distance[..., -1]
     apart = torch.where(mask & (apart > 0) & apart.isfinite(), apart, math.nan)
     spacing = apart.nanmedian(1).values / SPACING
@@ -99,37 +106,50 @@ def units_of(
     return Units(mean + median, torch.where(scale > 0, scale, 1.0), origin, spacing)
 
 
-def search(
-    x: Float[Tensor, "batch m d"],
-    observed: Float[Tensor, "batch n d"],
-    mask: Bool[Tensor, "batch n"],
-    number: int,
-    order: Int[Tensor, "batch n"] | None = None,
-) -> tuple[Float[Tensor, "batch m k"], Int[Tensor, "batch m k"]]:
-    """Distances and indices of the nearest observations; infinitely far where there are too few.
+@dataclass(frozen=True, eq=False)
+class Index:
+    """Observations that are searched for the nearest."""
 
-    Equally near observations come in this `order`, whatever that of the rows.
-    """
-    number = min(number, observed.shape[1])
-    ties = 0.0 if order is None else TIE * order[:, None]
-    if observed.shape[1] <= DENSE:
-        apart = torch.cdist(x, observed, compute_mode="donot_use_mm_for_euclid_dist")
-        apart = apart.masked_fill(~mask[:, None], math.inf)
-        index = (apart + ties).topk(number, largest=False).indices
-        return apart.gather(-1, index), index
-    found = [_tree_search(*task, number) for task in zip(x, observed, mask, strict=True)]
-    distance, index = (torch.stack(part) for part in zip(*found, strict=True))
-    if order is not None:
-        by = (distance + TIE * order[:, None].expand(-1, len(x[0]), -1).gather(-1, index)).argsort(
-            -1
-        )
-        distance, index = distance.gather(-1, by), index.gather(-1, by)
-    return distance, index
+    x: Float[Tensor, "batch n d"]
+    mask: Bool[Tensor, "batch n"]
+
+    @cached_property
+    def trees(self) -> list[tuple[KDTree, Int[Tensor, " n"]]]:
+        """Of every task, with the rows that it holds."""
+        rows = [torch.nonzero(used)[:, 0] for used in self.mask]
+        return [(KDTree(x[r].numpy()), r) for x, r in zip(self.x, rows, strict=True)]
+
+    def nearest(
+        self,
+        x: Float[Tensor, "batch m d"],
+        number: int,
+        order: Int[Tensor, "batch n"] | None = None,
+    ) -> tuple[Float[Tensor, "batch m k"], Int[Tensor, "batch m k"]]:
+        """Distances and indices, nearest first; infinitely far where there are too few.
+
+        Equally near observations come in this `order`, whatever that of the rows.
+        """
+        number = min(number, self.x.shape[1])
+        if self.x.shape[1] <= DENSE:
+            apart = torch.cdist(x, self.x, compute_mode="donot_use_mm_for_euclid_dist")
+            apart = apart.masked_fill(~self.mask[:, None], math.inf)
+            ties = 0.0 if order is None else TIE * order[:, None]
+            index = (apart + ties).topk(number, largest=False).indices
+            return apart.gather(-1, index), index
+        more = min(number + (0 if order is None else SPARE), self.x.shape[1])
+        found = [_query(*task, more) for task in zip(self.trees, x, strict=True)]
+        distance, index = (torch.stack(part) for part in zip(*found, strict=True))
+        if order is not None:
+            by = distance + TIE * torch.stack([o[i] for o, i in zip(order, index, strict=True)])
+            by = by.argsort(-1)[..., :number]
+            distance, index = distance.gather(-1, by), index.gather(-1, by)
+        return distance, index
 
 
-def _tree_search(x: Tensor, observed: Tensor, mask: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    rows = torch.nonzero(mask)[:, 0]
-    tree = KDTree(observed[rows].numpy())
+def _query(
+    of: tuple[KDTree, Int[Tensor, " n"]], x: Float[Tensor, "m d"], number: int
+) -> tuple[Tensor, Tensor]:
+    tree, rows = of
     distance, index = tree.query(x.numpy(), number, workers=torch.get_num_threads())
     distance, index = (np.asarray(a).reshape(len(x), -1) for a in (distance, index))
     index = np.minimum(index, len(rows) - 1)  # too few: infinitely far, whichever it is
@@ -146,5 +166,5 @@ def without_self(index: Int[Tensor, "batch n k"]) -> Int[Tensor, "batch n j"]:
 
 def take(values: Tensor, index: Int[Tensor, "batch n k"]) -> Tensor:
     """values[b, index[b, i, j]]"""
-    rows = torch.arange(len(values), device=values.device)[:, None, None]
-    return values[rows, index]
+    first = torch.arange(len(values), device=values.device)[:, None, None] * values.shape[1]
+    return values.flatten(0, 1)[(index + first).flatten()].unflatten(0, index.shape)

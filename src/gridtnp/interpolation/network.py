@@ -22,14 +22,14 @@ from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.interpolation.neighbours import (
     NEIGHBOURS,
     RADIAL,
+    Index,
     Near,
     Units,
-    search,
     take,
     units_of,
     without_self,
 )
-from gridtnp.interpolation.posterior import Factor, posterior
+from gridtnp.interpolation.posterior import Separate, Whole, condition, differentiable
 from gridtnp.interpolation.process import FUNCTIONS, Places, Shape
 from gridtnp.interpolation.profile import (
     CANDIDATES,
@@ -48,10 +48,15 @@ from gridtnp.task import PointSet
 SOURCE = "observations"
 LATENTS = 2
 COMPONENTS = 3
+PIECE = 2**11
+"""Places that attend to their neighbours at once, if no gradients are needed; more leave the cache.
+"""
 FLOOR = 1e-6
 """Smallest variance of the noise, in units of the values' own."""
 COUNTED = 1000
 """More observations than this say no more about the covariance, for the network."""
+UNEXPLAINED = 0.05
+"""Part of the noise, at least, that known errors of readings do not explain."""
 COEFFICIENT = 0.5
 """Prior standard deviation of the coefficients of standardised covariates, around regression's."""
 
@@ -73,13 +78,18 @@ class Encoding:
     """A context: units, tokens, and the Gaussian process that it implies."""
 
     units: Units
-    x: Float[Tensor, "batch n d"]
+    index: Index
     y: Float[Tensor, "batch n"]
     mask: Bool[Tensor, "batch n"]
-    tokens: Float[Tensor, "batch n dz"]
+    keys: Float[Tensor, "batch n k"]
+    """Keys and values of the observations' tokens, for the decoder."""
     summary: Float[Tensor, "batch dz"]
     constants: Constants
     observed: Places
+
+    def posterior(self) -> Whole | Separate:
+        """The process given the observations."""
+        return condition(self.observed, self.y, self.mask, self.constants.shape)
 
 
 class NeighbourBlock(nn.Module):
@@ -97,13 +107,23 @@ class NeighbourBlock(nn.Module):
             nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.SiLU(), nn.Linear(2 * dim, dim)
         )
 
+    def keys(self, context: Float[Tensor, "batch n dz"]) -> Float[Tensor, "batch n k"]:
+        """Keys and values of a context."""
+        return self.key_value(self.norm_context(context))
+
     def forward(
-        self, z: Float[Tensor, "batch m dz"], context: Float[Tensor, "batch n dz"], near: Near
+        self, z: Float[Tensor, "batch m dz"], keys: Float[Tensor, "batch n k"], near: Near
     ) -> Float[Tensor, "batch m dz"]:
+        size = max(1, PIECE // len(z))
+        if torch.is_grad_enabled() or z.shape[1] <= size:
+            return self._attend(z, keys, near)
+        pieces = [slice(i, i + size) for i in range(0, z.shape[1], size)]
+        return torch.cat([self._attend(z[:, p], keys, near[:, p]) for p in pieces], 1)
+
+    def _attend(self, z: Tensor, keys: Tensor, near: Near) -> Tensor:
         h = self.heads
         q = self.query(self.norm(z)).unflatten(-1, (h, -1))
-        kv = self.key_value(self.norm_context(context))
-        k, v = take(kv, near.index).unflatten(-1, (2, h, -1)).unbind(-3)
+        k, v = take(keys, near.index).unflatten(-1, (2, h, -1)).unbind(-3)
         logits = (q.unsqueeze(2) * k).sum(-1) / math.sqrt(q.shape[-1])
         bias, gate = self.bias(near.radial).chunk(2, -1)
         attention = (logits + bias + near.log_weight[..., None]).softmax(-2) * (1 + gate)
@@ -158,34 +178,41 @@ class Interpolator(NeuralProcess):
         x, y = units.places(x), units.values(y) * mask
         number = max(RANKS[-1], NEIGHBOURS) + 1
         order = y.argsort(1).argsort(1)
-        distance, index = search(x, x, mask, number, order)
-        others = without_self(index)[..., : RANKS[-1]]
+        index = Index(x, mask)
+        distance, nearest = index.nearest(x, number, order)
+        others = without_self(nearest)[..., : RANKS[-1]]
         precision = torch.float32 if self.training else torch.float64
         found = profile(x.to(precision), y.to(precision), mask, others)
         summary, directions = self._summary(found, x, mask, distance)
         constants = self._constants(summary, directions, found, mask, x)
-        near = Near.of(distance, index)
+        near = Near.of(distance, nearest)
         tokens = self._tokens(found, y, summary, near)
-        places, _ = self._places(constants, summary, tokens, x, near, points.features)
+        keys = self.decoder.keys(tokens)
+        read = _reading_variance(points, units, mask)
+        constants = replace(constants, noise=_beyond(read, mask, constants.noise))
+        places, _ = self._places(constants, summary, keys, x, near, points.features)
         own = _limited(self.own_noise(tokens)[..., 0].double(), 0.0, 6.0)
-        places = replace(places, noise=places.noise * torch.exp(own))
-        return Encoding(units, x, y, mask, tokens, summary, constants, places)
+        places = replace(places, noise=places.noise * torch.exp(own) + read)
+        return Encoding(units, index, y, mask, keys, summary, constants, places)
 
     def decode(
-        self, encoding: Encoding, target: PointSet, factor: Factor | None = None
+        self, encoding: Encoding, target: PointSet, given: Whole | Separate | None = None
     ) -> NormalMixture:
-        """`factor` is the encoding's, if it is needed more than once."""
+        """`given` is the encoding's posterior, if it is needed more than once."""
         places, tokens = self.places(encoding, target)
-        e = encoding
-        mean, rest = posterior(e.observed, e.y, e.mask, places, e.constants.shape, factor)
-        return self.corrected(encoding, tokens, places, mean, rest)
+        if torch.is_grad_enabled():
+            e = encoding
+            found = differentiable(e.observed, e.y, e.mask, places, e.constants.shape)
+        else:
+            found = (encoding.posterior() if given is None else given).predict(places)
+        return self.corrected(encoding, tokens, places, *found)
 
     def places(self, encoding: Encoding, target: PointSet) -> tuple[Places, Tensor]:
         """Local properties of the process at the targets, and their tokens."""
         e = encoding
         x = e.units.places(target.x.double())
-        near = Near.of(*search(x, e.x, e.mask, NEIGHBOURS + 1))
-        return self._places(e.constants, e.summary, e.tokens, x, near, target.features)
+        near = Near.of(*e.index.nearest(x, NEIGHBOURS + 1))
+        return self._places(e.constants, e.summary, e.keys, x, near, target.features)
 
     def corrected(
         self,
@@ -294,20 +321,20 @@ class Interpolator(NeuralProcess):
         columns = [error, log_std, value, own, own.abs(), std, own.square().clamp_max(9) - 1]
         z = self.embed(torch.cat(columns, -1)) + summary[:, None]
         for block in self.blocks:
-            z = block(z, z, near)
+            z = block(z, block.keys(z), near)
         return z
 
     def _places(
         self,
         c: Constants,
         summary: Tensor,
-        tokens: Tensor,
+        keys: Tensor,
         x: Tensor,
         near: Near,
         covariates: Tensor | None,
     ) -> tuple[Places, Tensor]:
         start = self.start(summary)[:, None].expand(-1, x.shape[1], -1)
-        token = self.decoder(start, tokens, near)
+        token = self.decoder(start, keys, near)
         out = self.fields(token).double()
         log_amplitude, log_stretch, log_noise = (1.5 * torch.tanh(out[..., :3])).unbind(-1)
         level, slope = c.trend.unsqueeze(-1).unbind(1)
@@ -323,6 +350,23 @@ class Interpolator(NeuralProcess):
             torch.cat(trend, -1),
         )
         return places, token
+
+
+def _reading_variance(
+    points: PointSet, units: Units, mask: Bool[Tensor, "batch n"]
+) -> Float[Tensor, "batch n"]:
+    """Of the known errors of readings, in the units of the network."""
+    if points.error is None:
+        return torch.zeros_like(mask, dtype=torch.float64)
+    return (points.error[..., 0].double() / units.scale[:, None]).square() * mask
+
+
+def _beyond(
+    read: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"], noise: Float[Tensor, " batch"]
+) -> Float[Tensor, " batch"]:
+    """The noise that known errors of readings leave unexplained: values imply their sum."""
+    mean = read.sum(1) / mask.sum(1).clamp_min(1)
+    return torch.maximum(noise - mean, UNEXPLAINED * noise)
 
 
 def _stretch(a: Float[Tensor, " batch"], b: Float[Tensor, " batch"]) -> Float[Tensor, "batch 2 2"]:

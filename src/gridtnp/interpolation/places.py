@@ -7,7 +7,7 @@ observations, so that there is no seam and no pole. Columns x and y, and arrays,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from gridtnp.sources.times import to_times
 PLANE = ("x", "y")
 Covariates = str | Sequence[str] | xr.DataArray | xr.Dataset | tuple[Any, Any] | None
 """Names of columns, fields on a latitude-longitude grid, or arrays at observations and places."""
+Errors = float | str | Sequence[float] | np.ndarray | None
+"""Standard deviations of reading errors: one for all, a column, or one per observation."""
 
 
 class PlaneQuery(Query):
@@ -51,6 +53,7 @@ class Observed:
     attributes: dict[str, Any]
     sphere: Sphere | None
     table: pd.DataFrame | None
+    error: Float[np.ndarray, " n"] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,13 @@ class Sphere:
         return EARTH_RADIUS * unit_vectors(lat, lon) @ np.array([east, north, up]).T
 
 
-def read_observations(observations: Any, value: str | None, covariates: Covariates) -> Observed:
+def read_observations(
+    observations: Any, value: str | None, covariates: Covariates, error: Errors = None
+) -> Observed:
     """Observations in any of the forms that `interpolate` takes."""
     if isinstance(observations, tuple):
-        return _arrays(observations, value)
+        found = _arrays(observations, value)
+        return replace(found, error=_errors(error, found.values, None))
     attributes: dict[str, Any] = {}
     if isinstance(observations, xr.DataArray):
         observations = observations.to_dataset(name=observations.name or value or "value")
@@ -102,6 +108,7 @@ def read_observations(observations: Any, value: str | None, covariates: Covariat
     lat, lon = (_numbers(table, found[role]) for role in ("lat", "lon"))
     names = [covariates] if isinstance(covariates, str) else covariates
     taken = {*found.values(), *(names if isinstance(names, list | tuple) else ())}
+    taken |= {error} if isinstance(error, str) else set()
     name = _value(table, value, {str(t) for t in taken})
     time = to_times(table[found["time"]], found["time"]) if "time" in found else None
     sphere = None
@@ -117,7 +124,8 @@ def read_observations(observations: Any, value: str | None, covariates: Covariat
         sphere = Sphere.around(lat, wrap(lon))
         places = sphere.places(lat, lon)
     values = _numbers(table, name)
-    return Observed(places, values, time, name, attributes.get(name, {}), sphere, table)
+    known = _errors(error, values, table)
+    return Observed(places, values, time, name, attributes.get(name, {}), sphere, table, known)
 
 
 def _arrays(observations: tuple[Any, ...], value: str | None) -> Observed:
@@ -134,6 +142,34 @@ def _arrays(observations: tuple[Any, ...], value: str | None) -> Observed:
             "one row and one value per observation."
         )
     return Observed(places, values, None, value or "", {}, None, None)
+
+
+def _errors(
+    error: Errors, values: np.ndarray, table: pd.DataFrame | None
+) -> Float[np.ndarray, " n"] | None:
+    """One standard deviation per observation, if they are known."""
+    if error is None:
+        return None
+    if isinstance(error, str):
+        columns = [] if table is None else [str(c) for c in table.columns]
+        require_known(error, columns, "column", "of the observations in error=")
+        assert table is not None
+        found, what = _numbers(table, error), f"column {error!r} of errors"
+    else:
+        found, what = np.asarray(error, np.float64), "error"
+        if found.ndim and found.shape != values.shape:
+            raise ValueError(
+                f"error has shape {found.shape}, but there are {len(values)} observations; give a "
+                "standard deviation for all, one for each, or the name of a column."
+            )
+        found = np.broadcast_to(found, values.shape)
+    bad = np.flatnonzero(np.isfinite(values) & ~((found >= 0) & np.isfinite(found)))
+    if len(bad):
+        raise ValueError(
+            f"The {what} is {found[bad[0]]:g} for observation {bad[0]}; must be a standard "
+            "deviation, a finite number from 0 on."
+        )
+    return found
 
 
 def read_places(at: Any, observed: Observed) -> tuple[Query, Float[np.ndarray, "m d"]]:

@@ -1,38 +1,50 @@
 """Posteriors of the Gaussian process: exact, and in overlapping tiles for many observations.
 
-A tile is a group of neighbouring observations; a target is predicted from the observations around
-the two nearest tiles, whose weights are continuous in the place.
+    observations ≤ EXACT → Whole: one factorisation
+                  beyond → Tiles: one small factorisation per group of neighbouring observations
+
+A target is predicted from the observations around its tile, and near a border also around the tiles
+beyond, with weights that are continuous in the place, so that maps show no borders.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
 from gridtnp.interpolation.process import Condition, Places, Shape, covariance, stable_root
 
-EXACT = 2048
+EXACT = 512
 """Most observations that are factorised as a whole."""
-GROUP = 64
+GROUP = 32
 """Observations in a tile."""
-AROUND = 384
+AROUND = 192
 """Observations that a tile's targets are predicted from: the nearest to its centre."""
 SMALLEST = 1e-10
 """Variance of the posterior, at least."""
-NEGLIGIBLE = 1e-3
-"""Weight below which a second tile is not evaluated."""
+OVERLAP, MEETING = 0.25, 8
+"""A tile counts at places where the nearest is at most this part nearer; so many may meet."""
+KEPT = 256
+"""Factorised tiles that are kept, for targets that come later: 75 MB."""
+
+Moments = tuple[Float[Tensor, "batch m"], Float[Tensor, "batch m"]]
+"""Mean and variance at the targets, without noise."""
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
-    """A factorised covariance of observations, for any number of predictions."""
+class Whole:
+    """A process given observations whose covariance is factorised as a whole."""
 
+    observed: Places
+    mask: Bool[Tensor, "batch n"]
+    shape: Shape
     root: Float[Tensor, "batch n n"]
     white: Float[Tensor, "batch n 1"]
     """The observations, decorrelated."""
@@ -44,32 +56,102 @@ class Factor:
         y: Float[Tensor, "batch n"],
         mask: Bool[Tensor, "batch n"],
         shape: Shape,
-    ) -> Factor:
+    ) -> Whole:
         root = stable_root(observed_covariance(observed, shape, mask))
-        return cls(root, torch.linalg.solve_triangular(root, y[..., None], upper=False))
+        white = torch.linalg.solve_triangular(root, y[..., None], upper=False)
+        return cls(observed, mask, shape, root, white)
+
+    def predict(self, at: Places) -> Moments:
+        across = covariance(self.observed, at, self.shape) * self.mask[..., None]
+        half = torch.linalg.solve_triangular(self.root, across, upper=False)
+        rest = at.variance - half.square().sum(1)
+        return (half.mT @ self.white)[..., 0], rest.clamp_min(SMALLEST)
 
 
-def posterior(
+class Tiles:
+    """A process of one task given many observations, in overlapping tiles."""
+
+    def __init__(self, observed: Places, y: Float[Tensor, " n"], shape: Shape) -> None:
+        self.observed, self.y, self.shape = observed, y, shape
+        places = observed.x[0].numpy()
+        centres = np.stack([places[rows].mean(0) for rows in groups(places, GROUP)])
+        self.centres = KDTree(centres)
+        self.around = np.asarray(KDTree(places).query(centres, min(AROUND, len(places)))[1])
+        self.kept: OrderedDict[int, Whole] = OrderedDict()
+
+    def predict(self, at: Places) -> Moments:
+        """Of a batch of one."""
+        rows, tiles, weights = self._pairs(at.x[0].numpy())
+        sums = torch.zeros(2, at.x.shape[1], dtype=torch.float64)
+        starts = np.flatnonzero(np.diff(tiles, prepend=-1)).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(tiles)], strict=True):
+            some = torch.from_numpy(rows[start:stop])
+            mean, rest = self._tile(int(tiles[start])).predict(at[0, some])
+            found = torch.cat([mean, rest]) * torch.from_numpy(weights[start:stop])
+            sums.index_add_(1, some, found)
+        return sums[:1], sums[1:].clamp_min(SMALLEST)
+
+    def _pairs(self, x: Float[np.ndarray, "m d"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Targets with a tile and its weight each, ordered by tile."""
+        number = min(MEETING, self.centres.n)
+        found = self.centres.query(x, number, workers=torch.get_num_threads())
+        distance, nearest = (np.asarray(part).reshape(len(x), number) for part in found)
+        ratio = distance[:, :1] / np.maximum(distance, 1e-300)
+        ratio[:, 0] = 1  # also at its centre
+        s = (1 - (1 - ratio) / OVERLAP).clip(0)
+        weight = s**2 * (3 - 2 * s)
+        weight /= weight.sum(1, keepdims=True)
+        rows, column = np.nonzero(weight)
+        tiles = nearest[rows, column]
+        order = np.argsort(tiles, kind="stable")
+        return rows[order], tiles[order], weight[rows, column][order]
+
+    def _tile(self, number: int) -> Whole:
+        if number in self.kept:
+            self.kept.move_to_end(number)
+            return self.kept[number]
+        near = torch.from_numpy(self.around[number])
+        every = torch.ones(1, len(near), dtype=torch.bool)
+        found = Whole.of(self.observed[0, near], self.y[near][None], every, self.shape)
+        self.kept[number] = found
+        if len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Separate:
+    """Posteriors of several tasks."""
+
+    tasks: list[Tiles]
+
+    def predict(self, at: Places) -> Moments:
+        found = [task.predict(at[b]) for b, task in enumerate(self.tasks)]
+        mean, rest = (torch.cat(part) for part in zip(*found, strict=True))
+        return mean, rest
+
+
+def condition(
+    observed: Places,
+    y: Float[Tensor, "batch n"],
+    mask: Bool[Tensor, "batch n"],
+    shape: Shape,
+) -> Whole | Separate:
+    """The process given observations, for any number of predictions."""
+    if y.shape[1] <= EXACT:
+        return Whole.of(observed, y, mask, shape)
+    return Separate([Tiles(observed[b, mask[b]], y[b, mask[b]], shape[b]) for b in range(len(y))])
+
+
+def differentiable(
     observed: Places,
     y: Float[Tensor, "batch n"],
     mask: Bool[Tensor, "batch n"],
     at: Places,
     shape: Shape,
-    factor: Factor | None = None,
-) -> tuple[Float[Tensor, "batch m"], Float[Tensor, "batch m"]]:
-    """Mean and variance at the targets, without noise."""
-    if y.shape[1] > EXACT:
-        found = [
-            _in_tiles(observed[b, mask[b]], y[b, mask[b]], at[b], shape[b]) for b in range(len(y))
-        ]
-        mean, rest = (torch.stack(part) for part in zip(*found, strict=True))
-        return mean, rest
+) -> Moments:
+    """As `Whole`, with gradients."""
     across = covariance(observed, at, shape) * mask[..., None]
-    if not torch.is_grad_enabled():
-        factor = Factor.of(observed, y, mask, shape) if factor is None else factor
-        half = torch.linalg.solve_triangular(factor.root, across, upper=False)
-        explained = half.square().sum(1)
-        return (half.mT @ factor.white)[..., 0], (at.variance - explained).clamp_min(SMALLEST)
     k = observed_covariance(observed, shape, mask)
     mean, explained = cast(Any, Condition.apply(k, across, y))
     return mean, (at.variance - explained).clamp_min(SMALLEST)
@@ -79,58 +161,24 @@ def observed_covariance(
     a: Places, shape: Shape, mask: Bool[Tensor, "batch n"]
 ) -> Float[Tensor, "batch n n"]:
     """Of observations, with noise; masked ones are independent of all others."""
-    used = mask.to(a.x.dtype)
-    k = covariance(a, a, shape) * used[:, :, None] * used[:, None]
+    used, k = mask.to(a.x.dtype), covariance(a, a, shape)
+    if mask.all():
+        return k + torch.diag_embed(a.noise)
+    k = k * used[:, :, None] * used[:, None]
     return k + torch.diag_embed(a.noise * used + (1 - used))
 
 
-@torch.no_grad()
-def _in_tiles(observed: Places, y: Tensor, at: Places, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Of one task (batch of one)."""
-    places, targets = observed.x[0].numpy(), at.x[0].numpy()
-    centres = np.stack([places[rows].mean(0) for rows in tiles(places)])
-    number = min(3, len(centres))
-    found = KDTree(centres).query(targets, number, workers=torch.get_num_threads())
-    distance, nearest = (np.asarray(part) for part in found)
-    weight = (1 - distance[:, :2] / np.maximum(distance[:, 2:], 1e-12)).clip(1e-9) ** 2
-    weight /= weight.sum(1, keepdims=True)
-    around = np.asarray(KDTree(places).query(centres, min(AROUND, len(places)))[1])
-    which = np.concatenate([nearest[:, 0], nearest[:, 1]])
-    rows = np.tile(np.arange(len(targets)), 2)
-    weights = np.concatenate([weight[:, 0], weight[:, 1]])
-    kept = weights > NEGLIGIBLE
-    which, rows, weights = which[kept], rows[kept], weights[kept]
-    order = np.argsort(which, kind="stable")
-    which, rows, weights = which[order], rows[order], weights[order]
-    starts = np.flatnonzero(np.diff(which, prepend=-1)).tolist()
-    sums = torch.zeros(3, len(targets), dtype=torch.float64)  # weights, means, variances
-    prior = at.variance[0]
-    every = torch.ones(1, around.shape[1], dtype=torch.bool)
-    for start, stop in zip(starts, [*starts[1:], len(which)], strict=True):
-        near = torch.from_numpy(around[which[start]])
-        some = torch.from_numpy(rows[start:stop])
-        weight_here = torch.from_numpy(weights[start:stop])
-        own, new = observed[0, near], at[0, some]
-        root = stable_root(observed_covariance(own, shape, every))
-        across = covariance(own, new, shape)
-        right = torch.cat([across, y[near][None, :, None]], -1)
-        half = torch.linalg.solve_triangular(root, right, upper=False)[0]
-        mean = half[:, :-1].mT @ half[:, -1]
-        rest = prior[some] - half[:, :-1].square().sum(0)
-        update = torch.stack([weight_here, weight_here * mean, weight_here * rest])
-        sums.index_add_(1, some, update)
-    return sums[1] / sums[0], (sums[2] / sums[0]).clamp_min(SMALLEST)
-
-
-def tiles(x: Float[np.ndarray, "n d"], most: int = GROUP) -> list[np.ndarray]:
-    """Split places at the median of their widest extent until groups are small."""
-    groups, done = [np.arange(len(x))], []
-    while groups:
-        rows = groups.pop()
+def groups(x: Float[np.ndarray, "n d"], most: int) -> list[Int[np.ndarray, " m"]]:
+    """Split places at the median of their widest extent until groups are small; neighbouring
+    groups follow each other.
+    """
+    left, done = [np.arange(len(x))], []
+    while left:
+        rows = left.pop()
         if len(rows) <= most:
             done.append(rows)
             continue
         axis = int(np.ptp(x[rows], axis=0).argmax())
         half = np.argpartition(x[rows, axis], len(rows) // 2)
-        groups += [rows[half[: len(rows) // 2]], rows[half[len(rows) // 2 :]]]
+        left += [rows[half[: len(rows) // 2]], rows[half[len(rows) // 2 :]]]
     return done

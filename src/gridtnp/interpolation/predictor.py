@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.interpolation.network import SOURCE, Encoding, Interpolator
-from gridtnp.interpolation.posterior import EXACT, Factor
+from gridtnp.interpolation.posterior import EXACT, groups
 from gridtnp.interpolation.weights import pretrained
 from gridtnp.task import PointSet
 
@@ -25,7 +25,7 @@ RIDGE = 0.1
 """Penalty of the coefficients of standardised covariates, as a number of observations."""
 ENTRIES = 2**20
 """Entries of a covariance between observations and targets at once; more leave the cache."""
-CHUNK = 2**16
+PIECE = 2**14
 """Targets at once if there are too many observations to factorise."""
 
 
@@ -79,20 +79,25 @@ class Interpolation:
         y: Float[Tensor, "batch n"],
         mask: Bool[Tensor, "batch n"],
         covariates: Float[Tensor, "batch n df"] | None = None,
+        error: Float[Tensor, "batch n"] | None = None,
         network: Interpolator | None = None,
     ) -> Interpolation:
-        """Rows that are repeated as a whole count once: they are one reading, not two."""
+        """Rows that are repeated as a whole count once: they are one reading, not two.
+
+        `error` is the standard deviation of the reading error of every value, if it is known.
+        """
         network = pretrained() if network is None else network
         if len(x) == 1:
-            columns = [x[0], y[0, :, None], *(() if covariates is None else (covariates[0],))]
-            rows = _different(torch.cat(columns, -1))
+            known = [x, y[..., None], covariates, None if error is None else error[..., None]]
+            rows = _different(torch.cat([part[0] for part in known if part is not None], -1))
             x, y, mask = x[:, rows], y[:, rows], mask[:, rows]
-            covariates = None if covariates is None else covariates[:, rows]
+            covariates, error = (_part(part, rows.numpy()) for part in (covariates, error))
         regression, features = None, None
         if covariates is not None and covariates.shape[-1]:
             regression = Regression.fit(covariates, y, mask)
             y, features = y - regression.predict(covariates), regression.standardised(covariates)
-        points = PointSet(x, y[..., None], mask, features)
+        read = None if error is None else error[..., None]
+        points = PointSet(x, y[..., None], mask, features, read)
         return cls(network, network.encode({SOURCE: points}), regression)
 
     @torch.no_grad()
@@ -100,17 +105,17 @@ class Interpolation:
         self,
         x: Float[Tensor, "batch m d"],
         covariates: Float[Tensor, "batch m df"] | None = None,
-    ) -> Iterator[tuple[slice, NormalMixture]]:
-        """Predictive distributions (batch, piece), piece by piece, in the units of the data."""
+    ) -> Iterator[tuple[Int[np.ndarray, " piece"], NormalMixture]]:
+        """Rows of targets and their predictive distributions (batch, piece), piece by piece.
+
+        Pieces are compact, so that each needs few tiles.
+        """
         batch, n = self.encoding.y.shape
-        exact, e = n <= EXACT, self.encoding
-        factor = Factor.of(e.observed, e.y, e.mask, e.constants.shape) if exact else None
-        size = max(1, ENTRIES // (batch * n)) if exact else CHUNK
-        for start in range(0, x.shape[1], size):
-            piece = slice(start, start + size)
-            target, mean = self.target(x[:, piece], _part(covariates, piece))
-            found = self.network.decode(self.encoding, target, factor)
-            yield piece, moved(found, mean)
+        size = max(1, ENTRIES // (batch * n)) if n <= EXACT else PIECE
+        given = self.encoding.posterior()
+        for rows in groups(x[0].numpy(), size):
+            target, mean = self.target(x[:, rows], _part(covariates, rows))
+            yield rows, moved(self.network.decode(self.encoding, target, given), mean)
 
     def target(
         self, x: Float[Tensor, "batch m d"], covariates: Float[Tensor, "batch m df"] | None
@@ -136,5 +141,5 @@ def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:
     return torch.from_numpy(np.sort(first))
 
 
-def _part(values: Tensor | None, piece: slice) -> Tensor | None:
-    return None if values is None else values[:, piece]
+def _part(values: Tensor | None, rows: Int[np.ndarray, " piece"]) -> Tensor | None:
+    return None if values is None else values[:, rows]
