@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gridtnp import config, demo, plots
     from gridtnp.config import ModelConfig
+    from gridtnp.data.coast import land_fraction
     from gridtnp.data.dataset import Dataset
     from gridtnp.data.normalisation import Normaliser
     from gridtnp.data.places import latlon_grid, observe
@@ -61,6 +62,7 @@ __all__ = [
     "config",
     "demo",
     "interpolate",
+    "land_fraction",
     "latlon_grid",
     "observe",
     "plots",
@@ -74,6 +76,7 @@ __all__ = [
 # without pandas and xarray.
 _HOMES = {
     "config": ("ModelConfig",),
+    "data.coast": ("land_fraction",),
     "data.dataset": ("Dataset",),
     "data.normalisation": ("Normaliser",),
     "data.places": ("latlon_grid", "observe"),

@@ -94,16 +94,16 @@ def test_a_covariance_that_differs_from_place_to_place_is_found(
     made, some = process(), torch.arange(PLACES) < 70
     fit(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0)
 
-    def score() -> float:
+    def scores() -> Tensor:
         """At places never seen, and other times."""
         seen = made.condition(at[16:, some], y[16:, some], torch.ones(8, 70) > 0)
         mean, std = made.predict(seen, at[16:, ~some])
-        return crps(y[16:, ~some] - mean, std).mean().item()
+        return crps(y[16:, ~some] - mean, std).mean(0)
 
-    before = score()
-    saved = deform(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0, score)
+    before = scores().mean()
+    saved = deform(made, at[:16, some], y[:16, some], torch.ones(16, 70) > 0, scores)
     assert saved > 0.02
-    assert score() == pytest.approx((1 - saved) * before)
+    assert scores().mean().item() == pytest.approx((1 - saved) * before.item())
     found = made.deformation(made.coordinates(at[:1, :]))
     west = at.place[0, :, 0] < -0.5
     assert found.amplitude[0, west].mean() > 1.2 * found.amplitude[0, ~west].mean()
@@ -121,9 +121,27 @@ def test_without_a_gain_nothing_is_deformed(scores: list[float]) -> None:
     at, y = rough_west(4)
     made, left = process(), iter(scores)
     before = [p.clone() for p in made.buffers()]
-    assert deform(made, at, y, torch.ones(4, PLACES) > 0, lambda: next(left)) == 0
+    everywhere = torch.ones(30).double()
+    assert deform(made, at, y, torch.ones(4, PLACES) > 0, lambda: next(left) * everywhere) == 0
     assert all(torch.equal(p, q) for p, q in zip(made.buffers(), before, strict=True))
     assert next(left, None) is None
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize(("noise", "kept"), [(0.3, True), (3.0, False)])
+def test_a_gain_that_chance_explains_deforms_nothing(noise: float, kept: bool) -> None:
+    """Here one of 0.1 on average, at 25 places that differ."""
+    at, y = rough_west(4)
+    made, first = process(), True
+    differences = torch.linspace(-1.7, 1.7, 25).double()
+
+    def scores() -> Tensor:
+        nonlocal first
+        given = torch.full((25,), 2.0) if first else 1.9 + noise * differences
+        first = False
+        return given.double()
+
+    assert (deform(made, at, y, torch.ones(4, PLACES) > 0, scores) > 0) == kept
 
 
 @pytest.mark.usefixtures("_short")
@@ -131,10 +149,10 @@ def test_the_best_deformation_is_kept() -> None:
     at, y = rough_west(4)
     made, seen = process(), []
 
-    def score() -> float:
+    def scores() -> Tensor:
         seen.append([p.clone() for p in made.buffers()])
-        return [1.0, 0.9, 0.8, 0.95, 0.8, 1.0, 1.0][len(seen) - 1]
+        return torch.full((9,), [1.0, 0.9, 0.8, 0.95, 0.8, 1.0, 1.0][len(seen) - 1]).double()
 
-    assert deform(made, at, y, torch.ones(4, PLACES) > 0, score) == pytest.approx(0.2)
+    assert deform(made, at, y, torch.ones(4, PLACES) > 0, scores) == pytest.approx(0.2)
     assert len(seen) == 7
     assert all(torch.equal(p, q) for p, q in zip(made.buffers(), seen[2], strict=True))

@@ -44,7 +44,7 @@ def observe(
             f"Row {bad[0]} of the stations has latitude {lat[bad[0]]:g} and longitude "
             f"{lon[bad[0]]:g}; they must be within ±90 and ±360."
         )
-    (y, x), (grid_lat, grid_lon) = _axes(ds)
+    (y, x), (grid_lat, grid_lon) = grid_axes(ds)
     rows = _nearest(grid_lat, lat)
     offset = wrap(grid_lon.astype(np.float64)[None] - lon[:, None])
     cols = np.abs(offset).argmin(1)
@@ -82,7 +82,7 @@ def latlon_grid(
         ds = like.to_dataset(name="like") if isinstance(like, xr.DataArray) else like
         if factor < 1:
             raise ValueError(f"factor={factor}: must be at least 1.")
-        _, (grid_lat, grid_lon) = _axes(ds)
+        _, (grid_lat, grid_lon) = grid_axes(ds)
         rows, cols = _refined(grid_lat, factor, 0.0), _refined(grid_lon, factor, 360.0)
     elif lat is not None and lon is not None and step is not None and step > 0:
         rows = np.arange(lat[0], lat[1] + step / 2, step)
@@ -101,7 +101,7 @@ def grid_of(lat: Float[np.ndarray, " n"], lon: Float[np.ndarray, " m"]) -> xr.Da
     return xr.Dataset(coords={"lat": ("lat", lat, LATITUDE), "lon": ("lon", lon, LONGITUDE)})
 
 
-def _axes(ds: xr.Dataset) -> tuple[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+def grid_axes(ds: xr.Dataset) -> tuple[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
     """The names of the axes of latitude and longitude, and their values in degrees."""
     found = recognise({str(key): dict(ds[key].attrs) for key in ds.variables})
     require_places(found, "grid", map(str, ds.variables))

@@ -87,16 +87,17 @@ def deform(
     inputs: Inputs,
     y: Float[Tensor, "batch n"],
     mask: Bool[Tensor, "batch n"],
-    score: Callable[[], float],
+    scores: Callable[[], Float[Tensor, " places"]],
 ) -> float:
-    """Deform the covariance of a fitted process, as far as that lowers the score.
+    """Deform the covariance of a fitted process, as far as that lowers the mean score of places.
 
-    Returns the fraction of the score that it saves, which is 0 if nothing was deformed.
+    What it saves must be more than chance explains: the standard error over the places. Returns the
+    fraction of the mean score that it saves, which is 0 if nothing was deformed.
     """
     error, std = process.leave_one_out(process.condition(inputs, y, mask))
     mask = mask & (error.abs() <= TRIMMED * std)
     generator = torch.Generator().manual_seed(0)
-    before = best = score()
+    before = best = scores()
     kept = _values(process)
     process.deformation.start(process.coordinates(inputs)[mask], generator)
     parameters = [*_hyper_parameters(process), *process.deformation.weights()]
@@ -108,11 +109,13 @@ def deform(
         some = _some(generator, *y.shape)
         _ascend(process, optimiser, inputs[some], y[some], mask[some])
         if step % SCORED == 0:
-            found = score()
-            if found < min(best, (1 - GAIN) * before):
+            found = scores()
+            saved = before - found
+            least = max(GAIN * before.mean(), saved.std() / len(saved) ** 0.5)
+            if found.mean() < best.mean() and saved.mean() > least:
                 best, kept = found, _values(process)
     _restore(process, kept)
-    return 1 - best / before
+    return 1 - (best.mean() / before.mean()).item()
 
 
 def _some(generator: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:

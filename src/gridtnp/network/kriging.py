@@ -197,16 +197,20 @@ class KrigedNetwork(NeuralProcess):
         saved = []
         for j, data in enumerate(pieces):
             fit(self._process(j), *_padded(data[:LIKELIHOOD]))
-            score = self._scorer(j, validation)
-            saved.append(0.0 if score is None else deform(self._process(j), *_padded(data), score))
+            scores = self._scorer(j, validation)
+            saved.append(
+                0.0 if scores is None else deform(self._process(j), *_padded(data), scores)
+            )
         return saved
 
-    def _scorer(self, j: int, validation: Sequence[Task]) -> Callable[[], float] | None:
-        """A function that returns the mean CRPS of kriging one output on validation tasks.
+    def _scorer(
+        self, j: int, validation: Sequence[Task]
+    ) -> Callable[[], Float[Tensor, " places"]] | None:
+        """A function that returns the mean CRPS of kriging one output at each validation place.
 
         None if they have too few targets, or none of its observations.
         """
-        of, found = self.outputs[j], []
+        of, found, where = self.outputs[j], [], []
         for task in validation:
             context = self.signature.complete(task.context, task.target)
             fields = rasters(self.fields, context)
@@ -215,17 +219,22 @@ class KrigedNetwork(NeuralProcess):
                 points = context[of[0]]
                 seen = self._observed(j, points, of[1], sample(fields, points.x, skip=of[0]))
                 found.append((seen, target))
-        if sum(int(target.mask.sum()) for _, target in found) < SCORED:
+                where.append(target.inputs.place[target.mask])
+        if sum(map(len, where)) < SCORED:
             return None
+        _, place, counts = torch.cat(where).unique(dim=0, return_inverse=True, return_counts=True)
 
-        def score() -> float:
-            scores = []
+        def scores() -> Float[Tensor, " places"]:
+            each = []
             for seen, target in found:
                 mean, std = self._predict(j, self._condition(j, seen), target.inputs)
-                scores.append(crps(target.y - mean, std)[target.mask])
-            return torch.cat(scores).mean().item()
+                each.append(crps(target.y - mean, std)[target.mask])
+            return (
+                torch.zeros_like(counts, dtype=each[0].dtype).index_add(0, place, torch.cat(each))
+                / counts
+            )
 
-        return score
+        return scores
 
     def _all_observations(self, task: Task, j: int) -> Observations:
         """Observations of an output in a task: the targets, followed by the context."""
