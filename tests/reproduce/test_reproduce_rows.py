@@ -4,11 +4,13 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gridtnp.reproduce.__main__ import _parser, main
+from gridtnp.reproduce.conclusions import CONCLUSIONS, difference, judge, verdict
 from gridtnp.reproduce.gp import NAMES
-from gridtnp.reproduce.tables import markdown, mean_and_error, number, paired, verdict
+from gridtnp.reproduce.tables import markdown, mean_and_error, number, paired
 from gridtnp.reproduce.weather import rows_of
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +80,28 @@ def test_differences_are_judged_by_their_standard_errors() -> None:
     assert verdict([clear, (-1.0, 0.1)]) == "holds here in part"
     assert verdict([(-1.0, 0.1)]) == "does not hold here"
     assert verdict([]) == "not run"
+    assert verdict([clear, unclear], ties=True) == "holds here"
+    assert verdict([(-1.0, 0.1), clear], ties=True) == "holds here in part"
+
+
+def test_tasks_that_are_alike_widen_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    apart, none = rng.normal(size=400), np.zeros(400)
+    alike = np.repeat(rng.normal(size=40), 10)
+    assert difference(apart, none)[1] == pytest.approx(0.05, rel=0.3)
+    assert difference(alike, none)[1] == pytest.approx(0.16, rel=0.4)
+
+
+def test_conclusions_of_rows_with_known_scores() -> None:
+    scores = {"swin-tnp-pt": [1.0, 1.2], "cnp": [0.0, 0.2], "pt-tnp": [2.0, 2.2]}
+    results = [{"row": row} for row in [*scores, "cnp"]]
+    lines = judge("gp", results, [*scores.values(), [0.2, 0.0]])
+    assert lines[0] == (
+        "- Gridded TNPs beat CNP, PT-TNP and ConvCNP: holds here in part (1 of 3 comparisons not "
+        "run). swin-tnp-pt − cnp: +1.000 ± 0.200; swin-tnp-pt − pt-tnp: -1.000 ± 0.000."
+    )
+    assert lines[1] == "- PT-GE beats KI-GE and Avg-GE: not run."
+    assert len(lines) == len(CONCLUSIONS["gp"])
 
 
 def test_numbers_and_tables_as_text() -> None:

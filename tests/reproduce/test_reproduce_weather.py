@@ -14,7 +14,7 @@ from gridtnp.network.presets import PRESETS, preset
 from gridtnp.reproduce import stations as stations_module
 from gridtnp.reproduce import wind as wind_module
 from gridtnp.reproduce.__main__ import main
-from gridtnp.reproduce.conclusions import CONCLUSIONS
+from gridtnp.reproduce.conclusions import CONCLUSIONS, NUMBERS
 from gridtnp.reproduce.rows import Plan, run_row
 from gridtnp.reproduce.shrinking import PAPER, row_configuration, shrunk
 from gridtnp.reproduce.weather import Weather, rows_of
@@ -63,7 +63,7 @@ def test_the_page_has_all_rows_conclusions_and_figures(folder: Path) -> None:
     for row in rows_of(table):
         model, encoder, grid = experiment(table).described(row)
         assert f"| {model} | {encoder} | {grid} |" in page
-    assert all(f"- {words}: " in page for words, _ in CONCLUSIONS[table])
+    assert all(f"- {words}: " in page for words in CONCLUSIONS[table])
     assert "not run" not in page
     figures = ["tradeoff", "errors", "histograms", "wind" if table == "wind" else "density"]
     for name in figures:
@@ -87,8 +87,9 @@ def test_rows_are_the_papers_and_at_its_size_its_presets(table: str) -> None:
         config = preset(f"{table}/{row}")
         assert row_configuration(table, row) == config
         assert shrunk(config, PAPER, list(config.sources), config.dim_y, None) == config
-    compared = {row for _, pairs in CONCLUSIONS[table] for pair in pairs for row in pair}
+    compared = {row for pairs in CONCLUSIONS[table].values() for pair in pairs for row in pair}
     assert compared <= set(rows_of(table))
+    assert set(NUMBERS[table]) == set(names)
 
 
 def test_two_rows_are_added() -> None:

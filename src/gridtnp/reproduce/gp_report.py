@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from gridtnp.reproduce.conclusions import judge
 from gridtnp.reproduce.figures import Mark, new_figure, tradeoff
 from gridtnp.reproduce.gp import GP, NAMES, configuration, scale_of, unseen
 from gridtnp.reproduce.rows import Result, load_row, measure_times
@@ -69,6 +70,11 @@ def _table(results: list[Result], larger: list[Result]) -> str:
             own = [f"{r['forward_ms']:.0f}", f"{r['parameters'] / 1e6:.2f} M"]
             body.append([label(r), found, number(*gap(r)), *own, f"{r['minutes']:.0f}"])
         lines += [*markdown(heads, body), ""]
+        lines += [
+            "The paper's conclusions, by differences in log-likelihood on the same tasks:",
+            "",
+        ]
+        lines += [*judge("gp", rows, [r["log_likelihood"] for r in rows]), ""]
         tried = [r for r in rows if r.get("rates")]
         if tried:
             lines += ["Learning rates, by the log-likelihood of validation tasks:", ""]

@@ -41,16 +41,3 @@ def made_by(results: Iterable[Result]) -> list[str]:
 def paired(better: Sequence[float], worse: Sequence[float]) -> tuple[float, float]:
     """Mean difference of two rows on the same test tasks, and its standard error."""
     return mean_and_error([a - b for a, b in zip(better, worse, strict=True)])
-
-
-def verdict(differences: Sequence[tuple[float, float]]) -> str:
-    """Whether every difference is positive, by intervals of two standard errors."""
-    if not differences:
-        return "not run"
-    if all(mean > ERRORS * error for mean, error in differences):
-        return "holds here"
-    if all(mean < -ERRORS * error for mean, error in differences):
-        return "does not hold here"
-    if any(mean < -ERRORS * error for mean, error in differences):
-        return "holds here in part"
-    return "cannot be told"

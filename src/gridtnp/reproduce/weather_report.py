@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from gridtnp.evaluation.scores import CALIBRATED
-from gridtnp.reproduce.conclusions import difference, judge
+from gridtnp.reproduce.conclusions import NUMBERS, difference, judge
 from gridtnp.reproduce.figures import Mark, tradeoff
 from gridtnp.reproduce.rows import Result, measure_times
 from gridtnp.reproduce.tables import (
@@ -92,6 +92,9 @@ def _page(experiment: Weather, results: list[Result], baselines: list[Result]) -
             *_places(experiment, everything),
             "",
         ]
+    likelihoods = [r["groups"]["all"]["log_likelihood"] for r in results]
+    lines += ["**Beside the paper**, whose numbers are of ERA5 at its full size", ""]
+    lines += [*_beside_paper(experiment, results), ""]
     variables = first["variables"]
     if len(variables) > 1:
         lines += ["**RMSE of every variable**", ""]
@@ -101,7 +104,7 @@ def _page(experiment: Weather, results: list[Result], baselines: list[Result]) -
         ]
         lines += [*markdown(["model", *variables], body), ""]
     lines += ["**The paper's conclusions**, by differences in log-likelihood on the same tasks", ""]
-    lines += [*judge(experiment.table, results), ""]
+    lines += [*judge(experiment.table, results, likelihoods), ""]
     if baselines:
         lines += ["**Against the best baseline**, by differences in CRPS on the same tasks", ""]
         lines += [*_against_baselines(experiment, results, baselines), ""]
@@ -112,7 +115,7 @@ def _scores(experiment: Weather, results: list[Result], group: str) -> list[str]
     """The table of a group of targets; times and sizes of models are in the first one."""
     own = group == "all"
     heads = ["model", "GE", "grid", "log-likelihood", "RMSE", "CRPS", "90 %", "normalised"]
-    heads += ["paper's RMSE", "forward, ms", "parameters", "minutes"] * own
+    heads += ["forward, ms", "parameters", "minutes"] * own
     body = []
     for r in results:
         scores = r["groups"][group]
@@ -127,7 +130,6 @@ def _scores(experiment: Weather, results: list[Result], group: str) -> list[str]
             number(mean_and_error(scores["normalised"])[0]),
         ]
         if own:
-            line.append(number(mean_and_error(scores["paper_rmse"])[0]))
             line += _costs(r) if "parameters" in r else [""] * 3
         body.append(line)
     return markdown(heads, body)
@@ -141,6 +143,19 @@ def _places(experiment: Weather, results: list[Result]) -> list[str]:
         found = [rmse(r["groups"][key]) for key in there]
         body.append([_label(experiment, r), *(number(float(a[0]), float(b[0])) for a, b in found)])
     return markdown(["model", *there.values()], body)
+
+
+def _beside_paper(experiment: Weather, results: list[Result]) -> list[str]:
+    """Log-likelihood and the paper's RMSE of every row of the paper."""
+    heads = ["model", "log-likelihood", "in the paper", "RMSE as in the paper", "in the paper"]
+    body = []
+    for r in results:
+        if r["row"] in NUMBERS[experiment.table]:
+            scores, (likelihood, error) = r["groups"]["all"], NUMBERS[experiment.table][r["row"]]
+            own = [mean_and_error(scores[k])[0] for k in ("log_likelihood", "paper_rmse")]
+            line = [number(own[0]), number(likelihood), number(own[1]), number(error)]
+            body.append([_label(experiment, r), *line])
+    return markdown(heads, body)
 
 
 def _costs(result: Result) -> list[str]:
