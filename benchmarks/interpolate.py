@@ -3,7 +3,8 @@
     python benchmarks/interpolate.py [--repeats 3]
 
 The Gaussian process is exact (Matérn 3/2) with constants fitted by maximum likelihood. Also 10^5
-observations and 10^6 targets, with the memory that this takes beyond what was in use before. Results
+observations and 10^6 targets, with the memory that this takes beyond what was in use before.
+Results
 are merged into `benchmarks/results/interpolate.json`.
 """
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from gridtnp.amortised.predictor import Interpolation
 from gridtnp.baselines.interpolation import Baseline, Forecast, Points, RawTask, gridded_variables
 from gridtnp.baselines.regression import Regressors
 from gridtnp.data.dataset import Dataset
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.interpolation.places import Sphere
-from gridtnp.interpolation.predictor import Interpolation
 from gridtnp.tasks.specification import TaskSpec
 
 WIDTH = 2 * 1.6448536

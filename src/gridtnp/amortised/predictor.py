@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gridtnp.amortised.network import SOURCE, Encoding, Interpolator
+from gridtnp.amortised.posterior import EXACT, groups
+from gridtnp.amortised.weights import pretrained
 from gridtnp.distributions.continuous import NormalMixture
-from gridtnp.interpolation.network import SOURCE, Encoding, Interpolator
-from gridtnp.interpolation.posterior import EXACT, groups
-from gridtnp.interpolation.weights import pretrained
 from gridtnp.task import PointSet
 
 RIDGE = 0.1
