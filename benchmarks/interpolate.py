@@ -4,8 +4,7 @@
 
 The Gaussian process is exact (Matérn 3/2) with constants fitted by maximum likelihood. Also 10^5
 observations and 10^6 targets, with the memory that this takes beyond what was in use before.
-Results
-are merged into `benchmarks/results/interpolate.json`.
+Results are merged into `benchmarks/results/interpolate.json`.
 """
 
 from __future__ import annotations

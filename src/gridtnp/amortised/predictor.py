@@ -25,6 +25,8 @@ RIDGE = 0.1
 """Penalty of the coefficients of standardised covariates, as a number of observations."""
 ENTRIES = 2**20
 """Entries of a covariance between observations and targets at once; more leave the cache."""
+WIDTH = 2 * 1.6448536
+"""Of the 90 % interval of a normal distribution, in standard deviations."""
 PIECE = 2**14
 """Targets at once if there are too many observations to factorise."""
 
@@ -133,6 +135,13 @@ def moved(distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
     shift = by[..., None] if isinstance(by, Tensor) else by
     loc, scale = distribution.loc[:, :, 0] + shift, distribution.scale[:, :, 0]
     return NormalMixture(distribution.log_weight[:, :, 0], loc, scale)
+
+
+def interval_std(distribution: NormalMixture) -> Float[Tensor, "*shape"]:
+    """The standard deviation of normal distributions with the same 90 % intervals."""
+    shape = distribution.mean.shape
+    low, high = (distribution.icdf(torch.full(shape, q).double()) for q in (0.05, 0.95))
+    return (high - low) / WIDTH
 
 
 def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:

@@ -19,7 +19,7 @@ def load(path: Path = WEIGHTS) -> tuple[Interpolator, dict[str, Any]]:
     """A pretrained network, ready to predict, and what is known of its training."""
     tensors, about = read_tensors(path)
     network = Interpolator(**json.loads(about["settings"]))
-    network.load_state_dict(tensors)
+    network.load_state_dict(tensors, assign=True)  # also where models are built without memory
     return network.eval().requires_grad_(False), about
 
 
