@@ -323,6 +323,7 @@ class Interpolator(nn.Module):
         columns = [error, log_std, value, own, own.abs(), std, own.square().clamp_max(9) - 1]
         z = self.embed(torch.cat(columns, -1)) + summary[:, None]
         for block in self.blocks:
+            assert isinstance(block, NeighbourBlock)
             z = block(z, block.keys(z), near)
         return z
 
