@@ -22,8 +22,8 @@ import torch
 from leaderboard import CASES, TIMES
 
 import gridtnp as gt
+from gridtnp.amortised.weights import load, pretrained
 from gridtnp.evaluation.baselines import default_baselines
-from gridtnp.interpolation.weights import load, pretrained
 from gridtnp.pretrain.fields import SOURCE, FieldPrior, draw_at
 from gridtnp.pretrain.held_out import TEST_SEED, references, scores
 from gridtnp.pretrain.reference import FittedProcess

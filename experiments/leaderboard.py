@@ -26,6 +26,8 @@ import gridtnp as gt
 from gridtnp.evaluation.baselines import default_baselines
 
 RESULTS, RUNS = Path("experiments/results/leaderboard"), Path("runs/leaderboard")
+UNTRAINED = Path("experiments/results/in-the-box")
+"""Scores of the model that is not trained, by `in_the_box.py`."""
 PAGE = Path("docs/leaderboard.md")
 """Ends with the table of all results."""
 TIMES = 96
@@ -248,24 +250,34 @@ def table() -> str:
         scores = json.loads(path.read_text())["scores"]
         for own in (row for row in scores if row["forecast"] == "model"):
             best = best_rival(scores, own["variable"])
-            skill, low, high = (100 * best[f"crps_skill{end}"] for end in ("", "_low", "_high"))
-            rows.append(
-                {
-                    "data": f"{path.parent.name} {own['variable']}",
-                    "model": path.stem,
-                    "CRPS": f"{own['crps']:.4g}",
-                    "best rival": f"{best['forecast']} {best['crps']:.4g}",
-                    "skill": f"{skill:.1f} % ({low:.1f} to {high:.1f})",
-                    "RMSE": f"{own['rmse']:.4g} ({best['rmse']:.4g})",
-                    "log-lik.": f"{own['log_likelihood']:.3f} ({best['log_likelihood']:.3f})",
-                    "90 % holds": f"{100 * own['coverage_90']:.0f} %",
-                }
-            )
+            low, high = (100 * best[f"crps_skill_{end}"] for end in ("low", "high"))
+            rows.append(_row(path.parent.name, path.stem, own, best, f" ({low:.1f} to {high:.1f})"))
+    for path in sorted(p for p in UNTRAINED.glob("*.json") if p.stem in CASES):
+        scores = json.loads(path.read_text())["rows"]
+        for own in (row for row in scores if row["forecast"] == "pretrained"):
+            best = best_rival([row for row in scores if row is not own], own["variable"])
+            rows.append(_row(path.stem, "in the box", own, best))
     if not rows:
         return ""
     head = list(rows[0])
+    rows.sort(key=lambda row: row["data"])
     lines = [head, ["---"] * len(head), *([row[k] for k in head] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _row(
+    data: str, model: str, own: dict[str, Any], best: dict[str, Any], interval: str = ""
+) -> dict[str, str]:
+    return {
+        "data": f"{data} {own['variable']}",
+        "model": model,
+        "CRPS": f"{own['crps']:.4g}",
+        "best rival": f"{best['forecast']} {best['crps']:.4g}",
+        "skill": f"{100 * (1 - own['crps'] / best['crps']):.1f} %{interval}",
+        "RMSE": f"{own['rmse']:.4g} ({best['rmse']:.4g})",
+        "log-lik.": f"{own['log_likelihood']:.3f} ({best['log_likelihood']:.3f})",
+        "90 % holds": f"{100 * own['coverage_90']:.0f} %",
+    }
 
 
 def main() -> None:

@@ -242,7 +242,8 @@ class Kriging(Part):
     a deviation of their own, and `drift` counts as distance too. `length_scale` (degrees, or units
     of the coordinates) and `hours` initialise hyper-parameters. `powers` are those of the values
     that are kriged, one for each output: 1/2 kriges their roots, which only outputs that are never
-    negative have; without any, values are kriged as they are.
+    negative have; without any, values are kriged as they are. `pretrained` blends the answer with
+    that of the pretrained process, as far as validation tasks support it.
     """
 
     kind: Literal["kriging"] = "kriging"
@@ -253,6 +254,7 @@ class Kriging(Part):
     length_scale: PositiveFloat = 1.0
     hours: PositiveFloat = 24.0
     powers: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = ()
+    pretrained: bool = False
 
 
 class ModelConfig(Part):

@@ -116,6 +116,7 @@ class GriddedTNP:
         fusion: Literal["single", "multi"] | None = None,
         min_noise: float | None = None,
         prior: Literal["kriging", "none"] | None = None,
+        start: Literal["kriging", "pretrained"] | None = None,
         likelihood: str | Likelihood | dict[str, str | Likelihood] | None = None,
         recipe: Recipe | str | None = None,
         context_window: str = NOW,
@@ -142,6 +143,8 @@ class GriddedTNP:
             min_noise: Lower bound of the predicted standard deviation, in normalised units.
             prior: `"kriging"`: the network corrects regression on features and gridded sources and
                 kriging of the context; `"none"`: it predicts everything itself.
+            start: `"pretrained"`: kriging is blended with the process of `gt.interpolate`, as far
+                as the validation part supports; predictions take longer and there is no `export`.
             likelihood: Distribution of the targets, such as `"bernoulli-gamma"` for rain, or of
                 some by name: `{"tmax": "gaussian", "rain": "bernoulli-gamma"}`. By default it is
                 chosen from the values (docs/likelihoods.md).
@@ -166,6 +169,7 @@ class GriddedTNP:
             fusion=fusion,
             min_noise=min_noise,
             prior=prior,
+            start=start,
             likelihood=likelihood,
             recipe=recipe,
             context_window=context_window,

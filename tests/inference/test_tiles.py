@@ -56,6 +56,7 @@ CASES: dict[str, Any] = {
     "swin, other windows": lambda m: on(m, processor=Swin(layers=1, window=(6, 5), shift=(1, 2))),
     "cnn": lambda m: on(m, processor=CNN(layers=2, kernel=3)),
     "kriging": lambda m: on(m, prior=KRIGING),
+    "pretrained": lambda m: on(m, prior=KRIGING.model_copy(update={"pretrained": True})),
     "smooth": lambda m: GriddedTNP((s := on(m)).config.smooth(), s.spec, s.normaliser),
 }
 
@@ -69,6 +70,7 @@ def test_tiles_are_the_whole_but_for_rounding(
     if isinstance(made.network, KrigedNetwork):  # whose fresh weights correct nothing
         for p in made.network.network.parameters():
             p.data.normal_(0, 0.3)
+        made.network.share.fill_(0.5)  # of the pretrained process, if there is one
     whole = made.predict(data, GRID, times=[TIME])
     to = made.predict(
         data, GRID, times=[TIME], to=tmp_path / "a.zarr", regions=SIZES, progress=False

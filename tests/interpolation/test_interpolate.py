@@ -68,6 +68,33 @@ def test_rotation_by_a_right_angle_and_mirroring_do_not_matter(turn: list, expec
     same(plain(X @ matrix, at=AT @ matrix), expected)
 
 
+MANY = np.random.default_rng(5).random((600, 2)) * 30
+"""Places that are interpolated in tiles."""
+
+
+@pytest.mark.parametrize("what", ["units", "order", "scale", "turned", "mirrored"])
+def test_the_same_holds_for_many_observations(what: str) -> None:
+    x, at = MANY, np.random.default_rng(6).random((200, 2)) * 30
+    y = np.sin(x[:, 0] / 2) + np.cos(x[:, 1] / 3) + 0.1 * np.random.default_rng(7).normal(size=600)
+    expected, factor, tolerance = plain(x, y, at), 1.0, 1e-3
+    match what:
+        case "units":
+            y, factor = 1.8 * y, 1.8
+        case "order":
+            order = np.random.default_rng(1).permutation(600)
+            x, y = x[order], y[order]
+        case "scale":
+            x, at = 1000 * x + 5e4, 1000 * at + 5e4
+        case "turned":
+            x, at = x @ [[0, 1], [-1, 0]], at @ [[0, 1], [-1, 0]]
+        case _:
+            x, at, tolerance = x * [-1, 1], at * [-1, 1], 0.05  # groups of an odd number split
+    found = plain(x, y, at)
+    error = np.abs(found["mean"] / factor - expected["mean"]) / expected["std"]
+    assert error.max() < tolerance
+    np.testing.assert_allclose(found["std"], factor * expected["std"], rtol=tolerance)
+
+
 def test_duplicated_rows_sharpen_no_more_than_second_readings_would(expected: dict) -> None:
     twice = plain(np.concatenate([X, X]), np.concatenate([Y, Y]))
     assert np.median(twice["std"] / expected["std"]) > 0.98  # the same reading, given twice

@@ -12,10 +12,10 @@ import torch
 import xarray as xr
 
 import gridtnp as gt
-from gridtnp.interpolation import posterior
-from gridtnp.interpolation.network import SOURCE, Encoding
-from gridtnp.interpolation.process import Correlation, Places
-from gridtnp.interpolation.weights import pretrained
+from gridtnp.amortised import posterior
+from gridtnp.amortised.network import SOURCE, Encoding
+from gridtnp.amortised.process import Correlation, Places
+from gridtnp.amortised.weights import pretrained
 from gridtnp.pretrain.fields import FieldPrior, draw_at
 
 RNG = np.random.default_rng(4)

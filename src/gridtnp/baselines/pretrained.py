@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from gridtnp.amortised.predictor import Interpolation, interval_std
 from gridtnp.baselines.interpolation import Baseline, Forecast, Points, RawTask, gridded_variables
 from gridtnp.baselines.regression import Regressors
 from gridtnp.data.dataset import Dataset
-from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.interpolation.places import Sphere
-from gridtnp.interpolation.predictor import Interpolation
 from gridtnp.tasks.specification import TaskSpec
 
-WIDTH = 2 * 1.6448536
-"""Of the 90 % interval of a normal distribution, in standard deviations."""
 FEWEST = 3
 """Observations that are interpolated; with fewer, nothing is known."""
 
@@ -67,15 +64,8 @@ class Pretrained(Baseline):
             for piece, distribution in found.at(x, covariates):
                 part = np.flatnonzero(answered)[piece]
                 mean[part, v] = distribution.mean[0].numpy()
-                std[part, v] = _spread(distribution)[0].numpy()
+                std[part, v] = interval_std(distribution)[0].numpy()
         return mean, std
-
-
-def _spread(distribution: NormalMixture) -> torch.Tensor:
-    """The standard deviation of a normal distribution with the same 90 % intervals."""
-    shape = distribution.mean.shape
-    low, high = (distribution.icdf(torch.full(shape, q).double()) for q in (0.05, 0.95))
-    return (high - low) / WIDTH
 
 
 def _places(sphere: Sphere, points: Points) -> Float[np.ndarray, "n 3"]:

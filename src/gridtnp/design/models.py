@@ -38,7 +38,7 @@ from gridtnp.design.grids import (
     time_axis,
 )
 from gridtnp.design.likelihoods import Choice, choose_likelihoods, describe
-from gridtnp.design.priors import design_prior
+from gridtnp.design.priors import design_prior, start_pretrained
 from gridtnp.design.reach import require_reach_in_time, sees_enough, window_size
 from gridtnp.design.receptive_field import reach_in_cells
 from gridtnp.distributions.kinds import Likelihood
@@ -107,6 +107,7 @@ class ModelOptions(Part):
     fusion: Literal["single", "multi"] | None = None
     min_noise: float | None = None
     prior: Literal["kriging", "none"] | None = None
+    start: Literal["kriging", "pretrained"] | None = None
     likelihood: str | Likelihood | dict[str, str | Likelihood] | None = None
     recipe: Recipe | str | None = None
     context_window: str = NOW
@@ -274,6 +275,8 @@ def _design_network(
     if all(one.kind == "gaussian" for one in likelihood):
         likelihood = ()
     prior, reason = design_prior(train, spec, extent, options.prior, points, likelihood)
+    if options.start == "pretrained":
+        prior, reason = start_pretrained(prior, reason, spec, likelihood)
     reasons.append(("prior", "none" if prior is None else prior.kind, reason))
     return ModelConfig(
         coordinates=grid.names,

@@ -44,6 +44,25 @@ def design_prior(
     return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
 
 
+def start_pretrained(
+    prior: Kriging | None, reason: str, spec: TaskSpec, likelihood: Sequence[Likelihood] = ()
+) -> tuple[Kriging, str]:
+    """Kriging beside the pretrained process; raises if that cannot answer."""
+    why = None
+    if prior is None:
+        why = f"the network corrects no kriging ({reason})"
+    elif "time" in spec.coordinates:
+        why = "the contexts have several times"
+    elif all(of is None for of in prior.of):
+        why = "the context does not observe the target"
+    elif likelihood and not any(one.is_normal for one in likelihood):
+        why = "no target is normally distributed"
+    if prior is None or why is not None:
+        raise ValueError(f"start='pretrained' is not possible, because {why}; leave it out.")
+    both = f"{reason}, blended with the pretrained process as far as the validation part supports"
+    return prior.model_copy(update={"pretrained": True}), both
+
+
 def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
     """Regression on features and gridded sources, and kriging of the target's own observations."""
     columns = {

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from gridtnp.amortised.predictor import Interpolation
 from gridtnp.inference.queries import Answer, Query, column
 from gridtnp.interpolation.joint import sample
 from gridtnp.interpolation.places import (
@@ -23,7 +24,6 @@ from gridtnp.interpolation.places import (
     read_observations,
     read_places,
 )
-from gridtnp.interpolation.predictor import Interpolation
 from gridtnp.sources.times import show
 
 FEWEST = 3

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gridtnp.interpolation.posterior import Whole, observed_covariance
-from gridtnp.interpolation.predictor import Interpolation, moved
-from gridtnp.interpolation.process import Places, Shape, covariance, stable_root
+from gridtnp.amortised.posterior import Whole, observed_covariance
+from gridtnp.amortised.predictor import Interpolation, moved
+from gridtnp.amortised.process import Places, Shape, covariance, stable_root
 
 MOST = 2048
 """Most observations of a task."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from gridtnp.interpolation.predictor import Interpolation
+from gridtnp.amortised.predictor import Interpolation
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin

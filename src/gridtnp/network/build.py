@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from gridtnp.amortised.weights import frozen
 from gridtnp.config import (
     CNN,
     ANPConfig,
@@ -101,6 +102,7 @@ def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
         length=prior.length_scale,
         hours=prior.hours,
         powers=prior.powers,
+        pretrained=frozen() if prior.pretrained else None,
         gaussian=[one.is_normal for one in config.likelihood] or None,
     )
 

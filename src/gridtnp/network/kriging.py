@@ -19,12 +19,14 @@ from scipy.spatial import KDTree
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
+from gridtnp.amortised.network import Interpolator
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
 from gridtnp.kriging.fitting import deform, fit
 from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior, crps
 from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.model import NeuralProcess, Signature
+from gridtnp.network.pretrained import NOT_EXPORTED, Interpolated, blend
 from gridtnp.task import PointSet, Task
 
 EXACT = 512
@@ -72,6 +74,8 @@ class Encoding:
     fields: list[Raster]
     given: list[Posterior | Observations | None]
     inner: object
+    pretrained: list[Interpolated | None]
+    """Where an answer is blended with that of the pretrained process."""
 
 
 class KrigedNetwork(NeuralProcess):
@@ -81,7 +85,8 @@ class KrigedNetwork(NeuralProcess):
     are the columns of features that the mean is linear in, of which the first `drifts` are a drift.
     `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
     both are chosen on validation tasks, for outputs that are `gaussian`. `powers` are those of the
-    values that are kriged, such as 1/2 for rain, whose roots are nearly normal.
+    values that are kriged, such as 1/2 for rain, whose roots are nearly normal. `share` is the part
+    that a `pretrained` process has in the answer.
     """
 
     def __init__(
@@ -97,6 +102,7 @@ class KrigedNetwork(NeuralProcess):
         hours: float,
         gaussian: Sequence[bool] | None = None,
         powers: Sequence[float] = (),
+        pretrained: Interpolator | None = None,
     ) -> None:
         super().__init__(signature, network.grid)
         self.gaussian = (True,) * len(outputs) if gaussian is None else tuple(gaussian)
@@ -121,6 +127,11 @@ class KrigedNetwork(NeuralProcess):
         self.register_buffer("trust", torch.ones(len(self.outputs)))
         self.log_spread: Tensor
         self.register_buffer("log_spread", torch.zeros(len(self.outputs)))
+        self.pretrained = pretrained
+        self.share: Tensor
+        self.register_buffer(
+            "share", torch.zeros(len(self.outputs)), persistent=pretrained is not None
+        )
 
     def encode(self, context: Mapping[str, PointSet]) -> Encoding:
         fields = rasters(self.fields, context)
@@ -134,7 +145,8 @@ class KrigedNetwork(NeuralProcess):
             name: _extended(points, self._at_context(name, points, seen, given), sampled[name])
             for name, points in context.items()
         }
-        return Encoding(fields, given, self.network.encode(extended))
+        blended = [self._interpolated(j, found) for j, found in enumerate(seen)]
+        return Encoding(fields, given, self.network.encode(extended), blended)
 
     def decode(self, encoding: Encoding, target: PointSet) -> Distribution:
         sampled = sample(encoding.fields, target.x)
@@ -145,8 +157,9 @@ class KrigedNetwork(NeuralProcess):
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
         mean, std = self._back(mean, std)
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
-        spread = std * rest.stddev.pow(self.trust) * self.log_spread.exp()
-        corrected = Normal(mean + std * rest.mean * self.trust, spread, validate_args=False)
+        moments = mean + std * rest.mean * self.trust, std * rest.stddev.pow(self.trust)
+        found, spread = blend(encoding.pretrained, self.share, at, *moments)
+        corrected = Normal(found, spread * self.log_spread.exp(), validate_args=False)
         if all(self.gaussian) and not correlations_of(rest):
             return corrected
         return self._partly(corrected, rest, mean, std)
@@ -161,6 +174,17 @@ class KrigedNetwork(NeuralProcess):
             for j, (own, other, normal) in enumerate(pairs)
         ]
         return Product(outputs, correlations_of(rest))
+
+    def _interpolated(self, j: int, seen: Observations | None) -> Interpolated | None:
+        """The pretrained process given the observations of an output, if it has a share."""
+        if self.pretrained is None or seen is None:
+            return None
+        if torch.compiler.is_compiling():
+            raise ValueError(NOT_EXPORTED)
+        if not self.share[j] > 0:
+            return None
+        drifts = len(self._process(j).drift)
+        return Interpolated.of(self.pretrained, seen.inputs, seen.y, seen.mask, drifts)
 
     def _back(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the values from those of their powers."""
@@ -184,6 +208,7 @@ class KrigedNetwork(NeuralProcess):
         First by maximum likelihood, as kriging does, then with a deformation that validation tasks
         support. Returns the fraction of their CRPS that it saves, for each output.
         """
+        self.share.zero_()  # chosen when the network is trained
         generators = [torch.Generator().manual_seed(0) for _ in self.outputs]
         pieces: list[list[tuple[Inputs, Tensor]]] = [[] for _ in self.outputs]
         for task in tasks:

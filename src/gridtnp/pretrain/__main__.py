@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from gridtnp.amortised.network import Interpolator
+from gridtnp.amortised.weights import WEIGHTS, keep, load
 from gridtnp.files import read_tensors
-from gridtnp.interpolation.network import Interpolator
-from gridtnp.interpolation.weights import WEIGHTS, keep, load
 from gridtnp.pretrain.fields import training_tasks
 from gridtnp.pretrain.held_out import VALIDATION_SEED, references, tasks_of
+from gridtnp.pretrain.model import InterpolatorProcess
 from gridtnp.recipes import Recipe
 from gridtnp.training.checkpoints import CheckpointFiles, weights_of
 from gridtnp.training.loop import Progress, train
@@ -78,7 +79,8 @@ def main(
                 f"process (exact posterior, where known: {gain:+.3f})"
             )
             if p.validation == p.best:
-                tensors = weights_of(read_tensors(files.best)[0])
+                held = weights_of(read_tensors(files.best)[0])
+                tensors = {name.removeprefix("network."): held[name] for name in held}
                 facts = {
                     "steps": str(before + p.step),
                     "held_out": f"{p.validation:.4f}",
@@ -90,7 +92,7 @@ def main(
         console.print(line, highlight=False, soft_wrap=True)
 
     train(
-        network,
+        InterpolatorProcess(network),
         lambda start: training_tasks(options.seed, start + before),
         recipe,
         files,

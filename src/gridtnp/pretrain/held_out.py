@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from gridtnp.network.model import NeuralProcess
+from gridtnp.amortised.network import Interpolator
 from gridtnp.pretrain.fields import KINDS, SOURCE, FieldPrior, FieldTasks, draw_at
+from gridtnp.pretrain.model import InterpolatorProcess
 from gridtnp.pretrain.reference import FittedProcess
 
 VALIDATION_SEED, TEST_SEED = 2, 3
@@ -76,7 +77,7 @@ def _reference(seed: int, kind: str, observed: int, number: int) -> References:
 
 
 @torch.no_grad()
-def scores(model: NeuralProcess, seed: int, given: Sequence[References]) -> list[float]:
-    """Log-likelihoods per target of a model on the same tasks."""
-    model.eval()
+def scores(network: Interpolator, seed: int, given: Sequence[References]) -> list[float]:
+    """Log-likelihoods per target of a network on the same tasks."""
+    model = InterpolatorProcess(network).eval()
     return [-model.loss(tasks_of(seed, r.kind, r.observed, r.number).task).item() for r in given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ CALIBRATED = 100
 """Fewest targets to calibrate on."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Candidates for how much of the network's correction is kept."""
+SHARES, WORTH = (0.25, 0.5, 0.75, 1.0), 0.01
+"""Candidates for the share of a pretrained process, and the part of the CRPS that it must save."""
 SPREADS = (0.8, 1.5)
 """Limits of the factor that calibrates standard deviations."""
 WITHIN_90 = 1.6448536
@@ -53,10 +56,13 @@ def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:
     with model.inference():
         calibrate_network(network, [task.to(model.device) for task in validation])
     chosen = [
-        f"{name}: {trust:.0%} of the network's correction, spread × {spread:.2f}"
-        for name, trust, spread, normal in zip(
+        f"{name}: {trust:.0%} of the network's correction, "
+        + f"{share:.0%} of the pretrained process, " * (network.pretrained is not None)
+        + f"spread × {spread:.2f}"
+        for name, trust, share, spread, normal in zip(
             model.spec.target,
             network.trust.tolist(),
+            network.share.tolist(),
             network.log_spread.exp().tolist(),
             network.gaussian,
             strict=True,
@@ -71,28 +77,38 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
     """Choose how far to trust the network, and the spread with which 90 % intervals hold 90 %.
 
     A network knows the places that it was trained on and is too sure of others. The choice has the
-    lowest CRPS on these tasks, where a trust of 0 is the prior alone.
+    lowest CRPS on these tasks, where a trust of 0 is the prior alone. So has the share of a
+    pretrained process, which must be worth its time.
     """
     network.log_spread.zero_()
+    network.share.zero_()
     network.trust.fill_(0.0)
     y, prior = _predict(network, tasks)
     network.trust.fill_(1.0)
     if len(y) < CALIBRATED:
         return
     _, full = _predict(network, tasks)
+    other, shares = full, (0.0,)
+    if network.pretrained is not None:
+        network.share.fill_(1.0)
+        other, shares = _predict(network, tasks)[1], (0.0, *SHARES)
+        network.share.zero_()
     best = torch.full_like(network.trust, math.inf, dtype=torch.float64)
-    for trust in TRUSTS:
-        mean = prior.mean.lerp(full.mean, trust)
-        std = prior.stddev.log().lerp(full.stddev.log(), trust).exp()
+    for share, trust in itertools.product(shares, TRUSTS):
+        mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share)
+        log_std = prior.stddev.log().lerp(full.stddev.log(), trust)
+        std = log_std.lerp(other.stddev.log(), share).exp()
         factor = ((y - mean) / std).abs().quantile(0.9, dim=0).div(WITHIN_90).clamp(*SPREADS)
-        score = crps(y - mean, std * factor).mean(0)
+        score = crps(y - mean, std * factor).mean(0) / (1 - WORTH if share else 1)
         better = score < best
         best = torch.where(better, score, best)
         network.trust.masked_fill_(better, trust)
+        network.share.masked_fill_(better, share)
         network.log_spread.copy_(torch.where(better, factor.log(), network.log_spread.double()))
     others = ~torch.tensor(network.gaussian, device=network.trust.device)
     network.trust.masked_fill_(others, 1.0)  # is not used
     network.log_spread.masked_fill_(others, 0.0)
+    network.share.masked_fill_(others, 0.0)
 
 
 def calibration_gain(squares: Sequence[float]) -> float:

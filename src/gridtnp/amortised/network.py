@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from gridtnp.distributions.continuous import NormalMixture
-from gridtnp.interpolation.neighbours import (
+from gridtnp.amortised.neighbours import (
     NEIGHBOURS,
     RADIAL,
     Index,
@@ -29,9 +28,9 @@ from gridtnp.interpolation.neighbours import (
     units_of,
     without_self,
 )
-from gridtnp.interpolation.posterior import Separate, Whole, condition, differentiable
-from gridtnp.interpolation.process import FUNCTIONS, Places, Shape
-from gridtnp.interpolation.profile import (
+from gridtnp.amortised.posterior import Separate, Whole, condition, differentiable
+from gridtnp.amortised.process import FUNCTIONS, Places, Shape
+from gridtnp.amortised.profile import (
     CANDIDATES,
     DIRECTED,
     DIRECTIONS,
@@ -42,8 +41,8 @@ from gridtnp.interpolation.profile import (
     Profile,
     profile,
 )
-from gridtnp.network.model import NeuralProcess, Signature
-from gridtnp.task import PointSet
+from gridtnp.distributions.continuous import NormalMixture
+from gridtnp.task import PointSet, Task
 
 SOURCE = "observations"
 LATENTS = 2
@@ -132,7 +131,7 @@ class NeighbourBlock(nn.Module):
         return z + self.mlp(z)
 
 
-class Interpolator(NeuralProcess):
+class Interpolator(nn.Module):
     """Interpolates any observations; see the module.
 
     Covariates are features of the observations and targets: standardised, and with the residuals of
@@ -140,7 +139,7 @@ class Interpolator(NeuralProcess):
     """
 
     def __init__(self, dim: int = 64, heads: int = 4, layers: int = 2) -> None:
-        super().__init__(Signature(("x1", "x2"), (), {SOURCE: 1}, 1))
+        super().__init__()
         self.settings = {"dim": dim, "heads": heads, "layers": layers}
         inputs = 4 * PLAIN + 4 * len(DIRECTED) + 5
         self.summarise = nn.Sequential(
@@ -168,6 +167,9 @@ class Interpolator(NeuralProcess):
             assert isinstance(last, nn.Linear)
             nn.init.normal_(last.weight, std=0.01)  # training starts from the best candidates
             nn.init.zeros_(last.bias)
+
+    def forward(self, task: Task) -> NormalMixture:
+        return self.decode(self.encode(task.context), task.target)
 
     def encode(self, context: Mapping[str, PointSet]) -> Encoding:
         points = context[SOURCE]
@@ -321,6 +323,7 @@ class Interpolator(NeuralProcess):
         columns = [error, log_std, value, own, own.abs(), std, own.square().clamp_max(9) - 1]
         z = self.embed(torch.cat(columns, -1)) + summary[:, None]
         for block in self.blocks:
+            assert isinstance(block, NeighbourBlock)
             z = block(z, block.keys(z), near)
         return z
 

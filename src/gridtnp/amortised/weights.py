@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from gridtnp.amortised.network import Interpolator
 from gridtnp.files import read_tensors, write_tensors
-from gridtnp.interpolation.network import Interpolator
 
 WEIGHTS = Path(__file__).parent / "interpolator.safetensors"
 
@@ -19,7 +19,7 @@ def load(path: Path = WEIGHTS) -> tuple[Interpolator, dict[str, Any]]:
     """A pretrained network, ready to predict, and what is known of its training."""
     tensors, about = read_tensors(path)
     network = Interpolator(**json.loads(about["settings"]))
-    network.load_state_dict(tensors)
+    network.load_state_dict(tensors, assign=True)  # also where models are built without memory
     return network.eval().requires_grad_(False), about
 
 
@@ -27,6 +27,16 @@ def load(path: Path = WEIGHTS) -> tuple[Interpolator, dict[str, Any]]:
 def pretrained() -> Interpolator:
     """The network that comes with the package."""
     return load()[0]
+
+
+def frozen() -> Interpolator:
+    """A copy with buffers in place of parameters: saved with a model, but not trained with it."""
+    network = load()[0]
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            delattr(module, name)
+            module.register_buffer(name, parameter.detach())
+    return network
 
 
 def keep(path: Path, network: Interpolator, tensors: dict[str, Tensor], about: dict[str, str]):

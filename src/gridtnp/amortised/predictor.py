@@ -15,16 +15,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gridtnp.amortised.network import SOURCE, Encoding, Interpolator
+from gridtnp.amortised.posterior import EXACT, groups
+from gridtnp.amortised.weights import pretrained
 from gridtnp.distributions.continuous import NormalMixture
-from gridtnp.interpolation.network import SOURCE, Encoding, Interpolator
-from gridtnp.interpolation.posterior import EXACT, groups
-from gridtnp.interpolation.weights import pretrained
 from gridtnp.task import PointSet
 
 RIDGE = 0.1
 """Penalty of the coefficients of standardised covariates, as a number of observations."""
 ENTRIES = 2**20
 """Entries of a covariance between observations and targets at once; more leave the cache."""
+WIDTH = 2 * 1.6448536
+"""Of the 90 % interval of a normal distribution, in standard deviations."""
 PIECE = 2**14
 """Targets at once if there are too many observations to factorise."""
 
@@ -133,6 +135,13 @@ def moved(distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
     shift = by[..., None] if isinstance(by, Tensor) else by
     loc, scale = distribution.loc[:, :, 0] + shift, distribution.scale[:, :, 0]
     return NormalMixture(distribution.log_weight[:, :, 0], loc, scale)
+
+
+def interval_std(distribution: NormalMixture) -> Float[Tensor, "*shape"]:
+    """The standard deviation of normal distributions with the same 90 % intervals."""
+    shape = distribution.mean.shape
+    low, high = (distribution.icdf(torch.full(shape, q).double()) for q in (0.05, 0.95))
+    return (high - low) / WIDTH
 
 
 def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gridtnp.interpolation.neighbours import take
+from gridtnp.amortised.neighbours import take
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 21, 30)
 """Which neighbours predict an observation: the nearest, and fewer of those farther away."""

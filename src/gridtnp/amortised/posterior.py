@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
-from gridtnp.interpolation.process import Condition, Places, Shape, covariance, stable_root
+from gridtnp.amortised.process import Condition, Places, Shape, covariance, stable_root
 
 EXACT = 512
 """Most observations that are factorised as a whole."""

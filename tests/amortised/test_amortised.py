@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import gridtnp as gt
-from gridtnp.interpolation import neighbours, posterior
-from gridtnp.interpolation.network import SOURCE
-from gridtnp.interpolation.process import Condition, Correlation, Shape, tabulated
-from gridtnp.interpolation.profile import LENGTHS, LEVEL, NOISES, PLAIN, profile
-from gridtnp.interpolation.weights import WEIGHTS, load, pretrained
+from gridtnp.amortised import neighbours, posterior
+from gridtnp.amortised.network import SOURCE
+from gridtnp.amortised.process import Condition, Correlation, Shape, tabulated
+from gridtnp.amortised.profile import LENGTHS, LEVEL, NOISES, PLAIN, profile
+from gridtnp.amortised.weights import WEIGHTS, load, pretrained
 from gridtnp.pretrain.fields import FieldPrior, draw_at
 from gridtnp.task import PointSet, Task
 

@@ -1,0 +1,1 @@
+"""A Gaussian process whose covariance a pretrained network infers from the observations."""
