@@ -18,19 +18,24 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import gridtnp as gt
-from gridtnp import ops
-from gridtnp.config import GriddedConfig
-from gridtnp.network.grid_encoders import PseudoTokenGridEncoder
+from gridtnp import ops, processor
+from gridtnp.config import Embedded, Fourier, GriddedConfig, Neighbour, PseudoToken, Swin
+from gridtnp.network.grid_encoders import PseudoTokenGridEncoder, SEKernel
 from gridtnp.network.layers import AttentionBlock, mlp, steps
+from gridtnp.network.presets import TENTH_RADIAN
+from gridtnp.ops import native
 from gridtnp.ops.rows import Add, AddKept, Keep, tensors, why_not_recomputed
 from gridtnp.task import TokenSet
 
+LONG = 4.0
+"""Seconds after which a run is not repeated."""
+
 
 def timed(run: Callable[[], Any], repeats: int) -> list[float]:
-    """Seconds of each of `repeats` runs, after one to warm up."""
+    """Seconds of each of `repeats` runs, or of fewer long ones, after one to warm up."""
     run()
-    seconds = []
-    for _ in range(repeats):
+    seconds: list[float] = []
+    while len(seconds) < repeats and sum(seconds) < LONG:
         start = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - start)
@@ -134,6 +139,7 @@ PARTS = {
     "attention in windows": ("_WindowAttention", "_WindowAttentionBackward"),
     "attention of cells": ("_CellAttention", "_CellAttentionBackward"),
     "attention to neighbours": ("_NeighbourAttention", "_NeighbourAttentionBackward"),
+    "attention to all": ("_FullAttention", "_FullAttentionBackward"),
     "copies": ("aten::copy_", "aten::cat", "aten::fill_", "aten::gather"),
     "by element, PyTorch's": ("aten::add", "aten::add_", "aten::mul", "aten::sub", "aten::sum"),
 }
@@ -226,6 +232,10 @@ def op(name: str, backend: str, size: str) -> dict[str, Any]:
     return {**forward, "seconds_with_backward": seconds, "gb": memory}
 
 
+KERNELS = {"gp": 0.1, "stations": TENTH_RADIAN, "wind": (0.1, TENTH_RADIAN)}
+"""Length-scales of the presets."""
+
+
 def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[torch.Tensor]]:
     grid = domain(size)
     heads, dh = 8, 16
@@ -243,6 +253,15 @@ def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[tor
         tokens = torch.randn(1, n, 3, heads, dh, requires_grad=True)
         q, k, v = tokens.unbind(2)
         return lambda: ops.full_attention(q, k, v, backend=backend), [tokens]
+    if name.startswith("kernel_"):
+        kernel = SEKernel(grid, KERNELS[size])
+        with torch.no_grad():
+            split = kernel.split(points(grid, t, 1, 0).x, torch.float32)
+        rows = (split[0].shape[-1], split[2].across.shape[-1])
+        shape = (t,) if name == "kernel_to_grid" else rows
+        values = torch.randn(1, *shape, heads * dh, requires_grad=True)
+        summed = getattr(ops, name)
+        return lambda: summed(values, *split, backend=backend), [values]
     if name == "cell_sum":
         z = torch.randn(1, n, heads * dh, requires_grad=True)
         cell, valid = grid.neighbours(points(grid, n, 1, 0).x, (3,) * len(grid.axes))
@@ -268,6 +287,37 @@ def _op(name: str, backend: str, size: str) -> tuple[Callable[[], Any], list[tor
         ]
     function = getattr(ops, name)
     return lambda: function(*args, backend=backend), [tokens]
+
+
+def loop(tasks: str) -> dict[str, Any]:
+    """Predict small tasks one after another: 100 observations and 100 targets each."""
+    grid = gt.Grid((gt.Axis.span("x", -1.0, 1.0, 16), gt.Axis.span("y", -1.0, 1.0, 16)))
+    waves = Fourier(of=("x", "y"), per_column=16, shortest=0.1, longest=2.0)
+    architecture = GriddedConfig(
+        grid=grid,
+        grid_encoder=PseudoToken(),
+        processor=Swin(layers=2, window=(4, 4)),
+        decoder=Neighbour(neighbours=9),
+    )
+    network = gt.build_model(
+        gt.ModelConfig(
+            coordinates=("x", "y"),
+            sources={"s": 1},
+            tokens=Embedded(embedding=(waves,)),
+            dim=32,
+            heads=2,
+            architecture=architecture,
+        )
+    )
+    few = [gt.Task({"s": points(grid, 100, 1, 0)}, points(grid, 100, 1, 0)) for _ in range(20)]
+
+    def run() -> None:
+        for i in range(int(tasks)):
+            network(few[i % 20])
+
+    with torch.no_grad():
+        result = interleaved(run, 3)
+    return {"milliseconds_per_task": result["seconds"] / int(tasks) * 1e3, **result}
 
 
 def sizes(width: str) -> dict[str, Any]:
@@ -327,4 +377,5 @@ def _ratio(run: Callable[[str], Any], other: str) -> float:
 if __name__ == "__main__":
     torch.manual_seed(0)
     case = globals()[sys.argv[1]]
-    print(json.dumps(case(*sys.argv[2:])))
+    record = case(*sys.argv[2:])
+    print(json.dumps({**record, "processor": processor.name(), "bits": native.vector_bits()}))

@@ -1,8 +1,13 @@
 """All benchmarks, each in a fresh process, into `benchmarks/results/`: `make bench`.
 
-python benchmarks/run.py [models | ops | sizes | profile] [--only TEXT]
+python benchmarks/run.py [models | ops | sizes | profile] [--only TEXT] [--minutes M]
 
-repeats some of them and merges the results into the existing files.
+repeats some of them and merges the results into the existing files. After 20 minutes no more cases
+are started; those left out are named.
+
+python benchmarks/run.py --against FOLDER [--only TEXT]
+
+times another implementation in turns with this one; see `against.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +23,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import against
 import torch
 
 import gridtnp as gt
-from gridtnp import ops
+from gridtnp import ops, processor
+from gridtnp.ops import native
 from gridtnp.reproduce.gp import commit
 
 HERE = Path(__file__).parent
@@ -50,8 +57,15 @@ AUTHORS = {
 AUTHORS_SGEMM = 300.0
 
 
-def measure(*case: str) -> dict[str, Any]:
-    """Result of one case in a fresh process, or its error."""
+DEADLINE = [math.inf]
+"""When no more cases are started, on the clock of `time.monotonic`."""
+
+
+def measure(*case: str) -> dict[str, Any] | None:
+    """Result of one case in a fresh process, or its error; None if there is no time left."""
+    if time.monotonic() > DEADLINE[0]:
+        print(f"  {' '.join(case):<70} left out")
+        return None
     command = [sys.executable, str(HERE / "cases.py"), *case]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -64,11 +78,12 @@ def measure(*case: str) -> dict[str, Any]:
 
 def models(only: str) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for name in gt.PRESETS:
-        if name.startswith("stations-rich/") or only not in name:
-            continue
+    names = [n for n in gt.PRESETS if not n.startswith("stations-rich/") and only in n]
+    for name in sorted(names, key=lambda n: n not in AUTHORS):
         repeats = "4" if name in AUTHORS else "1"
         row = measure("model", name, repeats)
+        if row is None:
+            continue
         if name in AUTHORS and "failed" not in row:
             times = zip(AUTHORS[name][:2], (row["forward"], row["step"]), strict=True)
             row["times_faster_than_authors"] = [
@@ -82,35 +97,36 @@ def models(only: str) -> dict[str, Any]:
 
 
 def operations(only: str) -> dict[str, Any]:
-    results: dict[str, Any] = {}
+    cases: dict[str, tuple[str, ...]] = {}
     for name, table in ops.BACKENDS.items():
         for size in ("gp", "stations", "wind"):
             for backend in (b.name for b in table if b.name not in ("reference", "recomputed")):
-                key = f"{name}/{size}/{backend}"
-                if only in key:
-                    results[key] = measure("op", name, backend, size)
+                cases[f"{name}/{size}/{backend}"] = ("op", name, backend, size)
     for backend in ("native", "segment"):
         for crowd in ("0", "0.1"):
-            key = f"crowding/{backend}/{crowd}"
-            if only in key:
-                results[key] = measure("encoder", "100000", crowd, backend)
+            cases[f"crowding/{backend}/{crowd}"] = ("encoder", "100000", crowd, backend)
     for n in (10**4, 10**5, 10**6, 10**7):
-        if only in f"encode/{n}":
-            results[f"encode/{n}"] = measure("encode", str(n), "0")
-    if only in "targets/1000000":
-        results["targets/1000000"] = measure("targets", "1000000")
-    return results
+        cases[f"encode/{n}"] = ("encode", str(n), "0")
+    cases["targets/1000000"] = ("targets", "1000000")
+    cases["loop/1000"] = ("loop", "1000")
+    return all_of(cases, only)
+
+
+def all_of(cases: dict[str, tuple[str, ...]], only: str) -> dict[str, Any]:
+    """Results by name of the cases whose name contains `only`."""
+    found = {name: measure(*case) for name, case in cases.items() if only in name}
+    return {name: row for name, row in found.items() if row is not None}
 
 
 def sizes(only: str) -> dict[str, Any]:
     """Ratios of PyTorch's time to that of C by rows and width, for the default back-end."""
-    return {width: measure("sizes", width) for width in ("32", "64", "128", "256") if only in width}
+    return all_of({width: ("sizes", width) for width in ("32", "64", "128", "256")}, only)
 
 
 def profiles(only: str) -> dict[str, Any]:
     """Profiles of the presets in docs/performance.md."""
     names = ("gp/swin-tnp-pt-64x64", "stations/swin-tnp-pt-64x128", "wind/swin-tnp-multi-pt-24x60")
-    return {name: measure("profile", name) for name in names if only in name}
+    return all_of({name: ("profile", name) for name in names}, only)
 
 
 def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +135,8 @@ def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     merged = before | {key: {**row, "commit": commit()} for key, row in results.items()}
     record = {
         "made_by": f"python benchmarks/{Path(sys.argv[0]).name}",
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
-        f"torch {torch.__version__}",
+        "machine": f"{processor.name()} ({platform.machine()}), {torch.get_num_threads()} threads, "
+        f"{native.vector_bits()}-bit vectors, torch {torch.__version__}",
         "results": dict(sorted(merged.items())),
     }
     path.parent.mkdir(exist_ok=True)
@@ -197,8 +213,16 @@ def main() -> None:
         "what", nargs="?", choices=["models", "ops", "sizes", "profile"], help="default: all"
     )
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--minutes", type=float, default=20.0, help="start no case after these")
+    parser.add_argument("--against", type=Path, help="a folder with another implementation")
     arguments = parser.parse_args()
-    what = [arguments.what] if arguments.what else ["profile", "ops", "sizes", "models"]
+    DEADLINE[0] = time.monotonic() + 60 * arguments.minutes
+    if arguments.against:
+        names = [n for n in AUTHORS if arguments.only in n]
+        rows = against.compare(arguments.against, names)
+        against.show(write("against.json", rows))
+        return
+    what = [arguments.what] if arguments.what else ["models", "ops", "sizes", "profile"]
     if "profile" in what:
         show_profiles(write("profile.json", profiles(arguments.only)))
     if "ops" in what:

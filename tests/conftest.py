@@ -3,7 +3,8 @@
 With `--check-shapes`, annotated shapes are checked in every call. `--hypothesis-profile same`, the
 default, is derandomised, so that a commit passes everywhere or nowhere; `explore` draws fresh
 examples, ten times as many. Neither has deadlines. `--sanitized` compiles the C files with checks
-of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. Where bfloat16
+of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. `--vectors`
+forces the width of vectors in C, whatever the processor's. Where bfloat16
 products would crash, oneDNN is told to do without AMX.
 """
 
@@ -42,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--check-shapes", action="store_true", help="check all annotated shapes while testing"
     )
+    parser.addoption("--vectors", choices=["128", "256", "512"], help="bits of vectors in C")
     parser.addoption("--sanitized", action="store_true", help="compile the C files with sanitizers")
 
 
@@ -54,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from gridtnp.ops import native
 
         native.FLAGS += [*SANITIZED, "-g"]
+    if config.getoption("--vectors"):
+        from gridtnp.ops import native
+
+        native.FLAGS += [f"-DVECTOR_BITS={config.getoption('--vectors')}"]
     if config.getoption("--check-shapes"):
         from jaxtyping import install_import_hook
 

@@ -88,6 +88,12 @@ class Axis:
         low = self.low + self.step * (factor - 1) / 2
         return Axis(self.name, low, self.step * factor, self.size // factor, self.periodic)
 
+    def points(self, like: Tensor) -> Tensor:
+        """All grid points, on the device and in the precision of another tensor."""
+        exact = torch.float32 if like.device.type == "mps" else torch.float64
+        index = torch.arange(self.size, device=like.device, dtype=exact)
+        return (index * self.step + self.low).to(like.dtype)
+
     def position(self, x: Tensor) -> Tensor:
         """`x` in units of the spacing from the first grid point; float64 keeps borders exact."""
         x = x if x.device.type == "mps" else x.double()
@@ -318,6 +324,53 @@ class Grid:
         arc = great_circle(a[..., lat], a[..., lon], b[..., lat], b[..., lon])
         apart = [offset[..., d] for d in range(len(self.axes)) if d not in (lat, lon)]
         return torch.stack([*apart, arc], -1)
+
+    @property
+    def column(self) -> int:
+        """The axis whose grid points are the columns of `as_rows`: the last; on the sphere, lon."""
+        return self.names.index("lon") if self.metric == "sphere" else len(self.axes) - 1
+
+    def as_rows(self, u: Float[Tensor, "batch *grid d"]) -> Float[Tensor, "batch rows columns d"]:
+        """A field with one axis for columns, and all others as rows."""
+        moved = u.movedim(1 + self.column, -2)
+        return moved.flatten(1, -3) if len(self.axes) > 1 else moved.unsqueeze(1)
+
+    def from_rows(self, u: Float[Tensor, "batch rows columns d"]) -> Float[Tensor, "batch *grid d"]:
+        """The inverse of `as_rows`."""
+        rows = [axis.size for d, axis in enumerate(self.axes) if d != self.column]
+        return u.reshape(u.shape[0], *rows, *u.shape[2:]).movedim(-2, 1 + self.column)
+
+    def split_distance(
+        self, x: Float[Tensor, "*n dx"]
+    ) -> tuple[list[Float[Tensor, "*n rows"]], list[Float[Tensor, "*n _"]]]:
+        """`distance` to all grid points by rows and columns, which are far fewer.
+
+        First, the distance to every row for all components but the last. Then what tells the last:
+        its square by column, or haversines of longitude by column, haversines of latitude by row,
+        and products of cosines by row, so that the haversine of a great circle is that by row plus
+        the product times that by column.
+        """
+        others = [d for d in range(len(self.axes)) if d != self.column]
+        rows = [self.axes[d].size for d in others]
+
+        def by_row(table: Tensor, axis: int) -> Tensor:
+            shape = [size if d == axis else 1 for d, size in zip(others, rows, strict=True)]
+            table = table.reshape(*x.shape[:-1], *shape)
+            return table.expand(*x.shape[:-1], *rows).reshape(*x.shape[:-1], math.prod(rows))
+
+        points = [axis.points(x) for axis in self.axes]
+        columns = [x[..., d].unsqueeze(-1) for d in range(len(self.axes))]
+        offset = [
+            a.offset(p, q) for a, p, q in zip(self.axes, columns, points, strict=True)
+        ]  # (*n, size) each
+        if self.metric == "plain":
+            return [by_row(offset[d].abs(), d) for d in others], [offset[-1].square()]
+        lat = self.names.index("lat")
+        cosines = torch.deg2rad(columns[lat]).cos() * torch.deg2rad(points[lat]).cos()
+        haversines = [torch.deg2rad(offset[d] / 2).sin().square() for d in (self.column, lat)]
+        great_circle = [haversines[0], by_row(haversines[1], lat)]
+        great_circle.append(by_row(cosines.clamp_min(0.0), lat))  # rounding at the poles
+        return [by_row(offset[d].abs(), d) for d in others if d != lat], great_circle
 
     def covers(self, x: Float[Tensor, "*n dx"]) -> Bool[Tensor, "*n"]:
         """Which locations lie on the grid or within one cell of its edges."""

@@ -107,6 +107,13 @@ def description() -> str:
     return "\n".join([platform.machine(), *sorted(found)])
 
 
+def name() -> str:
+    """The name of the processor for people."""
+    lines = description().splitlines()
+    named = [x.partition(":")[2].strip() for x in lines if x.lower().startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
 def cache_folder() -> Path:
     """Where results that belong to this machine are kept: for this user alone to write.
 

@@ -14,7 +14,8 @@ from gridtnp import ops
 from gridtnp.ops.rows import Add, Linear, Norm, Relu
 
 pytestmark = pytest.mark.compiled
-OPS = [op for op in ops.BACKENDS if op != "rowwise"]
+OTHERS = ("rowwise", "kernel_to_grid", "kernel_from_grid")  # tested elsewhere
+OPS = [op for op in ops.BACKENDS if op not in OTHERS]
 
 
 def good(op: str) -> dict[str, Any]:

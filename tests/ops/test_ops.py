@@ -2,7 +2,7 @@
 
 The tests run over the table `gridtnp.ops.BACKENDS`: a new back-end is tested by being listed there,
 a new op needs a way to make arguments and a plain formula in `MAKE` and `PLAIN` below. `rowwise` is
-tested in `test_rows.py`.
+tested in `test_rows.py`, sums with kernels in `test_kernels.py`.
 """
 
 import itertools
@@ -30,7 +30,8 @@ HEADS, DH = 2, 3
 Arguments = dict[str, Any]  # in the order of the op's signature
 Spec = Mapping[str, Any]  # sizes and choices that arguments are made of
 
-OPS = [op for op in BACKENDS if op != "rowwise"]
+OTHERS = ("rowwise", "kernel_to_grid", "kernel_from_grid")
+OPS = [op for op in BACKENDS if op not in OTHERS]
 EVERY = [pytest.param(op, b.name, id=f"{op}-{b.name}") for op in OPS for b in BACKENDS[op]]
 FAST = [p for p in EVERY if p.values[1] != "reference"]
 

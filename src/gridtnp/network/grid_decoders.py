@@ -133,10 +133,10 @@ class KernelGridDecoder(GridDecoder):
 
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
         (u,) = prepared
-        x = targets.x.unsqueeze(2)
         if self.width is None:
-            nodes = self.grid.points(targets.x.device, targets.x.dtype).flatten(0, -2)
-            return torch.bmm(self.kernel(x, nodes).to(u.dtype), u)
+            rows = self.grid.as_rows(u.unflatten(1, self.grid.shape))
+            return ops.kernel_from_grid(rows, *self.kernel.split(targets.x, u.dtype))
+        x = targets.x.unsqueeze(2)
         index, valid = self.grid.neighbours(targets.x, self.width)
         weight = self.kernel(x, self.grid.points_at(index, targets.x.dtype)) * valid
         weight = weight.to(u.dtype)

@@ -124,11 +124,8 @@ class KernelGridEncoder(GridEncoder):
 
     def _sum(self, tokens: TokenSet) -> Float[Tensor, "batch m dz"]:
         if self.width is None:
-            nodes = self.grid.points(tokens.x.device, tokens.x.dtype).flatten(0, -2)
-            weight = self.kernel(nodes[:, None], tokens.x[:, None])
-            if tokens.mask is not None:
-                weight = weight * tokens.mask[:, None]
-            return torch.bmm(weight.to(tokens.z.dtype), tokens.z)
+            split = self.kernel.split(tokens.x, tokens.z.dtype, tokens.mask)
+            return self.grid.from_rows(ops.kernel_to_grid(tokens.z, *split)).flatten(1, -2)
         cell, valid = cells_of(tokens, self.grid, self.width)
         nodes = self.grid.points_at(cell, tokens.x.dtype)
         weight = self.kernel(nodes, tokens.x.unsqueeze(2)) * valid
@@ -171,9 +168,34 @@ class SEKernel(nn.Module):
     def forward(
         self, a: Float[Tensor, "*#n dx"], b: Float[Tensor, "*#n dx"]
     ) -> Float[Tensor, "*_n"]:
-        initial = torch.tensor(self.initial, dtype=a.dtype, device=a.device)
-        scaled = self.grid.distance(a, b) / (initial * self.log_ratio.to(a.dtype).exp())
+        scaled = self.grid.distance(a, b) / self._scales(a)
         return torch.exp(-0.5 * scaled.square().sum(-1))
+
+    def split(
+        self,
+        x: Float[Tensor, "batch n dx"],
+        dtype: torch.dtype,
+        mask: Bool[Tensor, "batch n"] | None = None,
+    ) -> tuple[Float[Tensor, "batch n rows"], Float[Tensor, ""], ops.Away]:
+        """What `ops.kernel_to_grid` and `ops.kernel_from_grid` need to know of the kernel.
+
+        Points that the mask leaves out are infinitely far away.
+        """
+        exact = torch.promote_types(dtype, torch.float32)
+        distances, rest = self.grid.split_distance(x)
+        *scales, last = self._scales(x).unbind()
+        rows = self.grid.size // self.grid.axes[self.grid.column].size
+        apart = x.new_zeros(*x.shape[:-1], rows)
+        for distance, scale in zip(distances, scales, strict=True):
+            apart = apart + (distance / scale).square()
+        if mask is not None:
+            apart = apart.masked_fill(~mask.unsqueeze(-1), torch.inf)
+        away = ops.Away(*(t.to(exact) for t in rest))
+        return apart.to(exact), last.square().reciprocal().to(exact), away
+
+    def _scales(self, like: Tensor) -> Tensor:
+        initial = torch.tensor(self.initial, dtype=like.dtype, device=like.device)
+        return initial * self.log_ratio.to(like.dtype).exp()
 
 
 def cells_of(

@@ -113,9 +113,6 @@ def steps(*modules: nn.Module) -> Iterator[Step]:
             yield Call(module)
 
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:
     """Whether a module computes what its type says: no subclass, hook or other `forward`.
 
@@ -123,7 +120,10 @@ def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:
     """
     return (
         type(module) in kinds
-        and not any(getattr(module, hooks) for hooks in HOOKS)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
         and "forward" not in module.__dict__
         and not _has_any_global_hook()
     )

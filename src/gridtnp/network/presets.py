@@ -66,7 +66,10 @@ def _gp() -> dict[str, ModelConfig]:
                 grid=grid(size), grid_encoder=encoder, processor=ViT(), decoder=near
             )
             models[f"vitnp-{kind}-{2 * size}x{2 * size}-to-{size}x{size}"] = GriddedConfig(
-                grid=grid(2 * size), grid_encoder=encoder, processor=ViT(patch=(2, 2)), decoder=near
+                grid=grid(2 * size),
+                grid_encoder=encoders[kind],
+                processor=ViT(patch=(2, 2)),
+                decoder=near,
             )
     for size, window in ((32, 4), (64, 8)):
         for kind, encoder in encoders.items():

@@ -23,14 +23,17 @@ from torch import Tensor
 
 from gridtnp.ops import (
     checks,
+    kernels,
     native,
     native_attention,
+    native_kernels,
     native_rows,
     padded,
     reference,
     rows,
     vectorised,
 )
+from gridtnp.ops.kernels import Away as Away
 
 
 def _always(*_: object) -> str | None:
@@ -59,8 +62,19 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.cell_attention),
     ),
     "cell_sum": (
+        Backend("native", native_attention.cell_sum, native.why_not),
         Backend("segment", vectorised.cell_sum),
         Backend("reference", reference.cell_sum),
+    ),
+    "kernel_to_grid": (
+        Backend("native", native_kernels.to_grid, native_kernels.why_not),
+        Backend("dense", kernels.to_grid),
+        Backend("reference", kernels.to_grid_reference),
+    ),
+    "kernel_from_grid": (
+        Backend("native", native_kernels.from_grid, native_kernels.why_not),
+        Backend("dense", kernels.from_grid),
+        Backend("reference", kernels.from_grid_reference),
     ),
     "neighbour_attention": (
         Backend("native", native_attention.neighbour_attention, native.why_not),
@@ -73,6 +87,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.window_attention),
     ),
     "full_attention": (
+        Backend("native", native_attention.full_attention, native.why_not),
         Backend("sdpa", vectorised.full_attention),
         Backend("reference", reference.full_attention),
     ),
@@ -85,7 +100,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "vectorised": ("segment", "gather", "batched", "sdpa", "plain"),
+    "vectorised": ("segment", "dense", "gather", "batched", "sdpa", "plain"),
     "reference": ("reference", "plain"),
 }
 """Names in `backends` for several: plain PyTorch, and the definitions."""
@@ -118,9 +133,9 @@ def _run(op: str, backend: str | None, *arguments: object) -> Any:
         preferred = () if torch.compiler.is_compiling() else _preferred.get()
         named = [b for name in preferred for b in table if b.name == name]
         for candidate in (*named, *table):
-            if candidate.why_not(*arguments) is None and (
-                candidate in named or candidate.why_slower(*arguments) is None
-            ):
+            if candidate not in named and candidate.why_slower(*arguments) is not None:
+                continue  # cheaper to find out than whether it could
+            if candidate.why_not(*arguments) is None:
                 return candidate.run(*arguments)
     for candidate in table:
         if candidate.name == backend:
@@ -166,6 +181,34 @@ def cell_sum(
     """The weighted sum of the points of each cell (eq. 8)."""
     cell = checks.within("cell_sum", "cell", cell, cells, None)
     return _run("cell_sum", backend, z, cell, weight, cells)
+
+
+@checks.checked
+def kernel_to_grid(
+    z: Float[Tensor, "batch n dz"],
+    apart: Float[Tensor, "batch n rows"],
+    precision: Float[Tensor, ""],
+    away: Away,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch rows columns dz"]:
+    """The sum of all points at every grid point, weighted by a kernel (eq. 8; see `kernels`)."""
+    kernels.check("kernel_to_grid", apart, precision, away, None)
+    return _run("kernel_to_grid", backend, z, apart, precision, away)
+
+
+@checks.checked
+def kernel_from_grid(
+    u: Float[Tensor, "batch rows columns dz"],
+    apart: Float[Tensor, "batch n rows"],
+    precision: Float[Tensor, ""],
+    away: Away,
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch n dz"]:
+    """The sum of all grid points at every point, weighted by a kernel (appendix A)."""
+    kernels.check("kernel_from_grid", apart, precision, away, u.shape[2])
+    return _run("kernel_from_grid", backend, u, apart, precision, away)
 
 
 @checks.checked

@@ -1,4 +1,4 @@
-/* Cell and neighbour attention in float32, as defined in reference.py; windows.c has window attention.
+/* Cell and neighbour attention and sums of cells in float32, as defined in reference.py.
  *
  * A row is one token with all its heads, `heads * size` floats. Consecutive rows are `stride` floats apart, so
  * that keys and values can be views of one projection. Backward passes recompute the weights, keep one or two
@@ -6,32 +6,34 @@
  * row, and gradients do not depend on the number of threads.
  */
 
+#undef VECTOR_BITS
+#define VECTOR_BITS 256 /* heads come in eights */
 #include "vectors.h"
 
 /* One float per head, rounded up to whole vectors. */
-INLINE int64_t per_head(int64_t heads) { return (heads + W8 - 1) / W8 * W8; }
+INLINE int64_t per_head(int64_t heads) { return (heads + W - 1) / W * W; }
 
 /* y[i] = exp(y[i] - top) for i < n; returns the sum. exp(-inf) is 0. y is padded to whole vectors. */
 INLINE float exp_all(float *y, float top, int n) {
     vec total = all(0.0f);
-    for (int i = n; i % W8; i++) y[i] = -INFINITY;
-    for (int i = 0; i < n; i += W8) {
+    for (int i = n; i % W; i++) y[i] = -INFINITY;
+    for (int i = 0; i < n; i += W) {
         const vec x = load(y + i);
-        const ivec there = x != -INFINITY; /* exp8 never returns exactly zero */
-        const vec e = (vec)((ivec)exp8(x - top) & there);
+        const ivec there = x != -INFINITY; /* exp_of never returns exactly zero */
+        const vec e = (vec)((ivec)exp_of(x - top) & there);
         store(y + i, e);
         total += e;
     }
     return sum(total);
 }
 
-INLINE float dot(const float *a, const float *b, const int size) {
+INLINE float dot(const float *a, const float *b, const int64_t size) {
     vec s = all(0.0f);
     float rest = 0.0f;
     int d = 0;
-    for (; d + W8 <= size; d += W8) s += load(a + d) * load(b + d);
+    for (; d + W <= size; d += W) s += load(a + d) * load(b + d);
     for (; d < size; d++) rest += a[d] * b[d];
-    return size < W8 ? rest : sum(s) + rest;
+    return size < W ? rest : sum(s) + rest;
 }
 
 /* Horizontal sums of eight vectors, as one vector. */
@@ -48,7 +50,7 @@ INLINE vec sums(const vec *p) {
          + __builtin_shufflevector(b[0], b[1], 4, 5, 6, 7, 12, 13, 14, 15);
 #else
     vec s;
-    for (int i = 0; i < W8; i++) s[i] = sum(p[i]);
+    for (int i = 0; i < W; i++) s[i] = sum(p[i]);
     return s;
 #endif
 }
@@ -56,28 +58,28 @@ INLINE vec sums(const vec *p) {
 /* y[h] = scale * a_h · b_h for each head; y is padded to per_head(heads). */
 INLINE void dots(float *y, const float *a, const float *b, int64_t heads, float scale, const int size) {
     int64_t h = 0;
-    for (; size % W8 == 0 && h + W8 <= heads; h += W8) {
-        vec p[W8];
+    for (; size % W == 0 && h + W <= heads; h += W) {
+        vec p[W];
         #pragma GCC unroll 8
-        for (int i = 0; i < W8; i++) {
+        for (int i = 0; i < W; i++) {
             const float *x = a + (h + i) * size, *z = b + (h + i) * size;
             p[i] = load(x) * load(z);
-            for (int d = W8; d < size; d += W8) p[i] += load(x + d) * load(z + d);
+            for (int d = W; d < size; d += W) p[i] += load(x + d) * load(z + d);
         }
         store(y + h, sums(p) * scale);
     }
     for (; h < heads; h++) y[h] = dot(a + h * size, b + h * size, size) * scale;
 }
 
-INLINE void add_scaled(float *y, const float *x, const float a, const int size) {
+INLINE void add_scaled(float *y, const float *x, const float a, const int64_t size) {
     int d = 0;
-    for (; d + W8 <= size; d += W8) store(y + d, load(y + d) + load(x + d) * a);
+    for (; d + W <= size; d += W) store(y + d, load(y + d) + load(x + d) * a);
     for (; d < size; d++) y[d] += a * x[d];
 }
 
 INLINE void scale_by(float *y, const float a, const int size) {
     int d = 0;
-    for (; d + W8 <= size; d += W8) store(y + d, load(y + d) * a);
+    for (; d + W <= size; d += W) store(y + d, load(y + d) * a);
     for (; d < size; d++) y[d] *= a;
 }
 
@@ -115,17 +117,17 @@ INLINE void neighbour_weights(
         if (bias)
             for (int64_t h = 0; h < heads; h++) w[h] += bias[j * heads + h];
     }
-    for (int64_t h = 0; h < heads; h += W8) {
+    for (int64_t h = 0; h < heads; h += W) {
         vec top = all(-INFINITY), total = all(0.0f);
         for (int64_t j = 0; j < k; j++)
             if (!valid || valid[j]) top = larger(load(weight + j * room + h), top);
         for (int64_t j = 0; j < k; j++) {
             vec e = all(0.0f);
-            if (!valid || valid[j]) e = exp8(load(weight + j * room + h) - top);
+            if (!valid || valid[j]) e = exp_of(load(weight + j * room + h) - top);
             store(weight + j * room + h, e);
             total += e;
         }
-        for (int l = 0; l < W8; l++) inverse[h + l] = total[l] == 0.0f ? 0.0f : 1.0f / total[l];
+        for (int l = 0; l < W; l++) inverse[h + l] = total[l] == 0.0f ? 0.0f : 1.0f / total[l];
     }
 }
 
@@ -150,16 +152,16 @@ INLINE int neighbour_forward_sized(
             for (int64_t h = 0; h < heads; h++) {
                 float *o = out + (i * heads + h) * size;
                 int d = 0;
-                for (; d + 2 * W8 <= size; d += 2 * W8) {
+                for (; d + 2 * W <= size; d += 2 * W) {
                     vec a = all(0.0f), b = a;
                     for (int64_t j = 0; j < k; j++) {
                         if (used && !used[j]) continue;
                         const float *v = value + at[j] * value_stride + h * size + d;
                         a += load(v) * weight[j * room + h];
-                        b += load(v + W8) * weight[j * room + h];
+                        b += load(v + W) * weight[j * room + h];
                     }
                     store(o + d, a * inverse[h]);
-                    store(o + d + W8, b * inverse[h]);
+                    store(o + d + W, b * inverse[h]);
                 }
                 for (; d < size; d++) {
                     float a = 0.0f;
@@ -219,7 +221,7 @@ INLINE int neighbour_backward_sized(
                     const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
                     float *w = weight + j * room, *entry = entries + (i * k + j) * 2 * heads;
                     dots(slope, g, v, heads, 1.0f, size);
-                    for (int64_t h = 0; h < room; h += W8) {
+                    for (int64_t h = 0; h < room; h += W) {
                         store(w + h, load(w + h) * load(inverse + h));
                         store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
                     }
@@ -265,7 +267,9 @@ int neighbour_backward(
 
 /* ---- cell attention ------------------------------------------------------------------------------ */
 
-#define RUN 32 /* points of a cell per block */
+#define RUN 32    /* points of a cell per block */
+#define SHARE 256 /* fewest points of a share */
+#define SHARES 64 /* at most */
 
 /* Online softmax: add `count` points to a cell with attention output `out` and log-sum-exp `log_sum`. `work` has
  * (RUN + 3) * per_head(heads) floats. */
@@ -281,13 +285,13 @@ INLINE void attend_points(
         const int64_t chunk = count < RUN ? count : RUN;
         for (int64_t j = 0; j < chunk; j++)
             dots(weight + j * room, q, key + points[j] * key_stride, heads, scale, size);
-        for (int64_t h = 0; h < room; h += W8) {
+        for (int64_t h = 0; h < room; h += W) {
             vec high = load(top + h);
             for (int64_t j = 0; j < chunk; j++) high = larger(load(weight + j * room + h), high);
-            const vec before = exp8(load(top + h) - high);
+            const vec before = exp_of(load(top + h) - high);
             vec t = load(total + h) * before;
             for (int64_t j = 0; j < chunk; j++) {
-                const vec e = exp8(load(weight + j * room + h) - high);
+                const vec e = exp_of(load(weight + j * room + h) - high);
                 store(weight + j * room + h, e);
                 t += e;
             }
@@ -297,7 +301,7 @@ INLINE void attend_points(
             float *o = out + h * size;
             const float *v = value + h * size;
             int d = 0;
-            for (; d + W8 <= size; d += W8) {
+            for (; d + W <= size; d += W) {
                 vec a = load(o + d) * rescale[h];
                 for (int64_t j = 0; j < chunk; j++)
                     a += load(v + points[j] * value_stride + d) * weight[j * room + h];
@@ -328,19 +332,21 @@ static void merge_attention(
     }
 }
 
-/* `out` and `log_sum` initially hold the cells' own values and logits. Threads share the points, sorted by cell;
- * a cell that spans two shares belongs to the first, and the second merges its partial result at the end. */
+/* `out` and `log_sum` initially hold the cells' own values and logits. The points, sorted by cell, are divided into
+ * shares, whose number does not depend on that of the threads; a cell that spans two shares belongs to the first, and
+ * the second merges its partial result at the end. */
 INLINE int cell_forward_sized(
     int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
     float *out, float *log_sum, float scale, const int size
 ) {
-    const int64_t row = heads * size, each = (RUN + 3) * per_head(heads), shares = threads;
+    const int64_t row = heads * size, each = (RUN + 3) * per_head(heads);
+    const int64_t shares = n * k < SHARE ? 1 : n * k / SHARE < SHARES ? n * k / SHARE : SHARES;
     int64_t *order, *start = by_row(&order, n * k, k, cells, cell, valid), *divided = calloc(shares, sizeof(int64_t));
     float *memory = scratch(threads, each), *apart = calloc(shares, (row + heads) * sizeof(float));
     const int failed = !start || !divided || !memory || !apart;
     if (!failed) {
-        #pragma omp parallel for schedule(static) num_threads(threads)
+        #pragma omp parallel for schedule(dynamic) num_threads(threads)
         for (int64_t s = 0; s < shares; s++) {
             const int64_t last = start[cells] * (s + 1) / shares;
             int64_t i = start[cells] * s / shares, c = 0;
@@ -446,4 +452,40 @@ int cell_backward(
         value_stride, cell, valid, log_sum, grad, mean, query_grad, point_grad, scale, S)
     FOR_SIZE(size, CALL)
     #undef CALL
+}
+
+/* ---- sums of cells ------------------------------------------------------------------------------------ */
+
+int cell_sum_forward(
+    int64_t threads, int64_t n, int64_t k, int64_t width, int64_t cells, const float *z, const int64_t *cell,
+    const float *weight, float *out
+) {
+    int64_t *order, *start = by_row(&order, n * k, 1, cells, cell, NULL);
+    if (!start) return OUT_OF_MEMORY;
+    #pragma omp parallel for schedule(dynamic, 16) num_threads(threads)
+    for (int64_t c = 0; c < cells; c++) {
+        float *y = out + c * width;
+        memset(y, 0, sizeof(float) * width);
+        for (int64_t e = start[c]; e < start[c + 1]; e++)
+            add_scaled(y, z + order[e] / k * width, weight[order[e]], width);
+    }
+    free(start);
+    return 0;
+}
+
+/* Gradients of points and weights; those that are not needed are NULL. */
+int cell_sum_backward(
+    int64_t threads, int64_t n, int64_t k, int64_t width, const float *z, const int64_t *cell, const float *weight,
+    const float *grad, float *z_grad, float *weight_grad
+) {
+    #pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t p = 0; p < n; p++) {
+        if (z_grad) memset(z_grad + p * width, 0, sizeof(float) * width);
+        for (int64_t e = p * k; e < (p + 1) * k; e++) {
+            const float *g = grad + cell[e] * width;
+            if (z_grad) add_scaled(z_grad + p * width, g, weight[e], width);
+            if (weight_grad) weight_grad[e] = dot(g, z + p * width, width);
+        }
+    }
+    return 0;
 }

@@ -28,7 +28,7 @@ from gridtnp import processor
 from gridtnp.ops.checks import PLAIN, opaque
 
 FLOAT = torch.float32
-FILES = ("attention.c", "windows.c", "rows.c", "vectors.h")
+FILES = ("attention.c", "full.c", "kernels.c", "windows.c", "rows.c", "vectors.h")
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
 
@@ -122,6 +122,12 @@ def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None)
             converted.append(a)
     if function(*converted):
         raise MemoryError(f"Not enough memory for {name}.")
+
+
+def vector_bits() -> int | None:
+    """Bits of the vectors that C computes with, or None without C."""
+    found = library()
+    return None if isinstance(found, str) else int(found.vector_bits())
 
 
 def address(t: Tensor | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Attention ops in C (attention.c, windows.c)."""
+"""Attention ops and sums of cells in C (attention.c, windows.c, full.c)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def cell_attention(
     return _CellAttention.apply(*arguments)  # pyright: ignore
 
 
+def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
+    return _CellSum.apply(z, weight, cell, cells)  # pyright: ignore
+
+
 def neighbour_attention(
     query: Tensor,
     key: Tensor,
@@ -50,6 +54,10 @@ def window_attention(
 ) -> Tensor:
     layout = (tuple(window), tuple(shift), tuple(periodic))
     return _WindowAttention.apply(query, key, value, bias, layout)  # pyright: ignore
+
+
+def full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    return _FullAttention.apply(query, key, value, mask)  # pyright: ignore
 
 
 class _NeighbourAttention(torch.autograd.Function):
@@ -134,6 +142,37 @@ def _points(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return sizes, (query, *_rows(key), *_rows(value), _flat(cell, cells), valid)
 
 
+class _CellSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
+        z, weight, cell, cells = arguments
+        batch, n, width = z.shape
+        out = z.new_empty(batch, cells, width)
+        tokens = (contiguous(z), _flat(cell, cells), contiguous(weight))
+        call("cell_sum_forward", batch * n, cell.shape[-1], width, batch * cells, *tokens, out)
+
+        def plain(z: Tensor, weight: Tensor) -> Tensor:
+            return vectorised.cell_sum(z, cell, weight, cells)
+
+        save(ctx, plain, (z, weight))
+        ctx.cell, ctx.cells = cell, cells
+        return out
+
+    @staticmethod
+    @differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (z, weight), _ = saved(ctx)
+        batch, n, width = z.shape
+        needed = ctx.needs_input_grad[:2]
+        grads = [
+            t.new_empty(t.shape) if need else None
+            for t, need in zip((z, weight), needed, strict=True)
+        ]
+        tokens = (contiguous(z), _flat(ctx.cell, ctx.cells), contiguous(weight), contiguous(grad))
+        call("cell_sum_backward", batch * n, weight.shape[-1], width, *tokens, *grads)
+        return *grads, None, None
+
+
 class _WindowAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
@@ -197,6 +236,43 @@ def _windows(
     if labels is not None:
         labels = labels.to(torch.uint8).contiguous()
     return rows.flatten(1).contiguous(), labels
+
+
+class _FullAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
+        query = arguments[0]
+        batch, n, heads, size = query.shape
+        sizes, tokens = _all_keys(*arguments)
+        out, log_sum = query.new_empty(query.shape), query.new_empty(batch, heads, n)
+        call("full_forward", *sizes, *tokens, out, log_sum, size**-0.5)
+        save(ctx, vectorised.full_attention, arguments, out, log_sum)
+        return out
+
+    @staticmethod
+    @differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        arguments, (out, log_sum) = saved(ctx)
+        sizes, tokens = _all_keys(*arguments)
+        *_, heads, size = out.shape
+        query_grad = out.new_empty(out.shape)
+        row_grad = out.new_zeros(*arguments[1].shape[:2], 2, heads, size)  # of keys and values
+        given = (out, log_sum, contiguous(grad), query_grad, row_grad, size**-0.5)
+        call("full_backward", *sizes, *tokens, *given)
+        return query_grad, *row_grad.unbind(2), None
+
+
+def _all_keys(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Sizes and tensors for C: which rows are keys, and how many before each batch element."""
+    query, key, value, mask = arguments
+    batch, n, heads, size = query.shape
+    rows = (*_rows(query), *_rows(key), *_rows(value))
+    if mask is None:
+        at, start = None, torch.arange(batch + 1) * key.shape[1]
+    else:
+        at = mask.flatten().nonzero().squeeze(1)
+        start = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    return (batch, n, heads, size), (*rows, at, start)
 
 
 def _rows(t: Tensor) -> tuple[Tensor, int]:

@@ -1,11 +1,14 @@
 /* Row-wise steps (linear maps, norms, ReLUs, sums) in float32, as defined in rows.py.
  *
  * Each block of rows goes through all steps while it is in the cache. Intermediate results are not stored; the
- * backward pass recomputes them. Threads share the blocks.
+ * backward pass recomputes them. Threads share the blocks. Gradients of weights are summed over groups of rows, whose
+ * number does not depend on the number of threads.
  */
 
-#define WIDE_TILES
 #include "vectors.h"
+
+/* Bits of the vectors that were compiled. */
+int vector_bits(void) { return VECTOR_BITS; }
 
 enum { LINEAR, NORM, RELU, ADD, KEEP, ADD_KEPT };
 
@@ -18,7 +21,10 @@ typedef struct {
     double eps;
 } Step;
 
-#define BLOCK 96 /* rows per block: a multiple of TALL, small enough for the cache */
+#define BLOCK 96   /* rows per block: a multiple of TALL, small enough for the cache */
+#define SHARE 512  /* fewest rows per group */
+#define GROUPS 32  /* at most */
+#define SEVERAL 8  /* blocks, if there are few rows */
 
 static int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -67,7 +73,7 @@ INLINE float mean_of(const float *x, int64_t width) {
     vec s = all(0.0f);
     float rest = 0.0f;
     int64_t d = 0;
-    for (; d + W8 <= width; d += W8) s += load(x + d);
+    for (; d + W <= width; d += W) s += load(x + d);
     for (; d < width; d++) rest += x[d];
     return (sum(s) + rest) / width;
 }
@@ -77,7 +83,7 @@ INLINE float inverse_std(const float *x, float mean, int64_t width, double eps) 
     vec s = all(0.0f);
     float rest = 0.0f;
     int64_t d = 0;
-    for (; d + W8 <= width; d += W8) {
+    for (; d + W <= width; d += W) {
         const vec off = load(x + d) - mean;
         s += off * off;
     }
@@ -107,7 +113,7 @@ static void norm_backward(
         vec level = all(0.0f), slope = all(0.0f);
         float level_rest = 0.0f, slope_rest = 0.0f;
         int64_t d = 0;
-        for (; d + W8 <= width; d += W8) {
+        for (; d + W <= width; d += W) {
             const vec normed = (load(x + d) - mean) * scale, given = load(g + d);
             store(weight_sum + d, load(weight_sum + d) + given * normed);
             store(bias_sum + d, load(bias_sum + d) + given);
@@ -130,7 +136,7 @@ static void norm_backward(
 
 /* sum += column sums of g. */
 static void add_columns(float *sum, const float *g, int64_t width, int64_t rows) {
-    for (int64_t d = 0; d < width; d += W8) {
+    for (int64_t d = 0; d < width; d += W) {
         vec part = all(0.0f);
         for (int64_t i = 0; i < rows; i++) part += load(g + i * filled(width) + d);
         store(sum + d, load(sum + d) + part);
@@ -226,16 +232,16 @@ static float *pack_all(float **panels, const Step *steps, int64_t count, int bac
     return buffer;
 }
 
-/* Rows per block, such that every thread has one. */
-static int64_t block_of(int64_t n, int64_t threads) {
-    const int64_t share = tall((n + threads - 1) / threads);
+/* Rows per block, such that there are several. */
+static int64_t block_of(int64_t n) {
+    const int64_t share = tall((n + SEVERAL - 1) / SEVERAL);
     return share < BLOCK ? larger_of(share, TALL) : BLOCK;
 }
 
 int rows_forward(
     int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count, float *y
 ) {
-    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n, threads);
+    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n);
     const int64_t each = buffer_size(steps, count);
     float **panels = malloc(sizeof(float *) * (count + threads * (count + 1))), **inputs = panels + count;
     float *packed = panels ? pack_all(panels, steps, count, 0) : NULL, *memory = scratch(threads, each);
@@ -308,31 +314,33 @@ static float *backward_block(
     return g;
 }
 
-/* Sum over threads, whose sums are `each` floats apart. */
-INLINE float total(const float *sum, int64_t each, int64_t threads) {
+/* Sum over groups, whose sums are `each` floats apart. */
+INLINE float total(const float *sum, int64_t each, int64_t groups) {
     float t = 0.0f;
-    for (int64_t thread = 0; thread < threads; thread++) t += sum[thread * each];
+    for (int64_t group = 0; group < groups; group++) t += sum[group * each];
     return t;
 }
 
-/* Write the gradients of a linear map or norm, summed over threads, where they are needed. */
-static void write_gradients(const Step *s, const float *sum, int64_t each, int64_t threads) {
+/* Write the gradients of a linear map or norm, summed over groups, where they are needed. */
+static void write_gradients(const Step *s, const float *sum, int64_t each, int64_t groups) {
     const int64_t in = s->in, rows = s->kind == LINEAR ? s->out : 1, high = s->kind == LINEAR ? tall(s->out) : 1;
     if (s->weight_grad)
         for (int64_t o = 0; o < rows; o++)
             for (int64_t j = 0; j < in; j++) {
                 const float *at = sum + (j / LANES * high + o) * LANES + j % LANES;
-                s->weight_grad[o * in + j] = total(at, each, threads);
+                s->weight_grad[o * in + j] = total(at, each, groups);
             }
     if (s->bias_grad)
-        for (int64_t d = 0; d < s->out; d++) s->bias_grad[d] = total(sum + high * filled(in) + d, each, threads);
+        for (int64_t d = 0; d < s->out; d++) s->bias_grad[d] = total(sum + high * filled(in) + d, each, groups);
 }
 
 int rows_backward(
     int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count,
     const float *grad, float *x_grad
 ) {
-    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n, threads);
+    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n);
+    const int64_t groups = n < SHARE ? 1 : n / SHARE < GROUPS ? n / SHARE : GROUPS;
+    const int64_t share = up_to((n + groups - 1) / groups, block);
     const int64_t places = (BLOCK + 1) * filled(widest(steps, count));
     int64_t lowest = 0, last = count - 1;
     if (!x_grad)
@@ -346,30 +354,31 @@ int rows_backward(
     float *back_packed = panels ? pack_all(back_panels, steps, count, 1) : NULL;
     int64_t *sums = malloc(sizeof(int64_t) * (count + 1));
     if (sums) sums_of(sums, steps, count);
-    float *sum = sums ? calloc(threads, (sums[count] + 1) * sizeof(float)) : NULL, *memory = scratch(threads, each);
+    float *sum = sums ? calloc(groups, (sums[count] + 1) * sizeof(float)) : NULL, *memory = scratch(threads, each);
     const int failed = !packed || !back_packed || !sum || !memory;
     if (!failed) {
         #pragma omp parallel num_threads(threads)
         {
             float *g = own_part(memory, each), *spare = g + places, *kept = spare + places, *panel = kept + places;
             float *begin = panel + BLOCK * LANES, **at = inputs + omp_get_thread_num() * (count + 1);
-            #pragma omp for schedule(static)
-            for (int64_t first = 0; first < n; first += block) {
-                const int64_t rows = n - first < block ? n - first : block;
-                at[0] = begin;
-                fetch(at[0], x + first * row, row, step, rows, in);
-                forward_block(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
-                copy(g, filled(out), grad + first * out, out, rows, out);
-                float *end = backward_block(
-                    steps, count, back_panels, first, rows, at, sums, sum + omp_get_thread_num() * sums[count], g,
-                    spare, kept, panel, lowest, x_grad != NULL);
-                if (x_grad) copy(x_grad + first * in, in, end, filled(in), rows, in);
-            }
+            #pragma omp for schedule(dynamic)
+            for (int64_t group = 0; group < groups; group++)
+                for (int64_t first = group * share; first < n && first < (group + 1) * share; first += block) {
+                    const int64_t rows = n - first < block ? n - first : block;
+                    at[0] = begin;
+                    fetch(at[0], x + first * row, row, step, rows, in);
+                    forward_block(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
+                    copy(g, filled(out), grad + first * out, out, rows, out);
+                    float *end = backward_block(
+                        steps, count, back_panels, first, rows, at, sums, sum + group * sums[count], g,
+                        spare, kept, panel, lowest, x_grad != NULL);
+                    if (x_grad) copy(x_grad + first * in, in, end, filled(in), rows, in);
+                }
         }
         #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < count; i++)
             if (steps[i].kind == LINEAR || steps[i].kind == NORM)
-                write_gradients(steps + i, sum + sums[i], sums[count], threads);
+                write_gradients(steps + i, sum + sums[i], sums[count], groups);
     }
     free(memory);
     free(sum);

@@ -74,6 +74,43 @@ Step = Linear | Norm | Relu | Add | Keep | AddKept | Call
 
 def check(x: Tensor, steps: Sequence[Step]) -> None:
     """Raise unless the steps fit each other and the rows of `x`."""
+    if not _fit(x, steps):
+        _explain(x, steps)
+
+
+def _fit(x: Tensor, steps: Sequence[Step]) -> bool:
+    """Whether steps of the usual kinds fit: for small data, checks take as long as the steps."""
+    width = kept = x.shape[-1]
+    keeps = False
+    for step in steps:
+        kind = type(step)
+        if kind is Linear or kind is Norm:
+            weight, bias = step.weight, step.bias  # pyright: ignore[reportAttributeAccessIssue]
+            if weight.shape[-1] != width or weight.ndim != (2 if kind is Linear else 1):
+                return False
+            width = weight.shape[0]
+            if weight.dtype != x.dtype or weight.device != x.device:
+                return False
+            if bias is not None and (
+                bias.shape != (width,) or bias.dtype != x.dtype or bias.device != x.device
+            ):
+                return False
+        elif kind is Keep:
+            kept, keeps = width, True
+        elif kind is AddKept:
+            if not keeps or kept != width:
+                return False
+        elif kind is not Relu:
+            rows = getattr(step, "rows", None)
+            if rows is None or rows.dtype != x.dtype or rows.device != x.device:
+                return False
+            if rows.shape != (*x.shape[:-1], width):
+                return False
+    return True
+
+
+def _explain(x: Tensor, steps: Sequence[Step]) -> None:
+    """Raise unless the steps fit; steps that only broadcast or mix precisions do."""
     width: int | None = x.shape[-1]
     kept: int | None = None
     keeps = False

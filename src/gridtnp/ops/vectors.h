@@ -1,4 +1,4 @@
-/* Shared by the C files: vectors of eight floats, products of small matrices, and OpenMP.
+/* Shared by the C files: vectors, exponentials, products of small matrices, and OpenMP.
  *
  * Functions that Python calls get the number of threads and return whether they ran out of memory. All memory is
  * allocated before threads start, so that each function has one place where that can happen.
@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -26,10 +29,20 @@ INLINE float *scratch(int64_t threads, int64_t floats) { return calloc(threads, 
 /* The part of this thread. */
 INLINE float *own_part(float *memory, int64_t floats) { return memory + omp_get_thread_num() * (floats + 16); }
 
-/* Vectors of eight floats, as an extension of GCC and Clang: portable, and lowered to the target's SIMD. */
-typedef float vec __attribute__((vector_size(32)));
-typedef int32_t ivec __attribute__((vector_size(32)));
-#define W8 8
+/* Vectors as wide as the processor's, as an extension of GCC and Clang: portable, and lowered to the target's SIMD,
+ * where a vector that is wider becomes several. VECTOR_BITS forces a width. */
+#ifndef VECTOR_BITS
+#if defined(__AVX512F__)
+#define VECTOR_BITS 512
+#elif defined(__AVX__)
+#define VECTOR_BITS 256
+#else
+#define VECTOR_BITS 128
+#endif
+#endif
+typedef float vec __attribute__((vector_size(VECTOR_BITS / 8)));
+typedef int32_t ivec __attribute__((vector_size(VECTOR_BITS / 8)));
+#define W (VECTOR_BITS / 32) /* floats of a vector */
 
 INLINE vec load(const float *p) {
     vec v;
@@ -39,35 +52,26 @@ INLINE vec load(const float *p) {
 
 INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 
-INLINE vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
+INLINE vec all(float x) { return x - (vec){0}; }
 
-typedef float half __attribute__((vector_size(16)));
+typedef float quarter __attribute__((vector_size(16)));
 
 INLINE float sum(vec v) {
-    half a[2];
+    quarter a[W / 4];
     memcpy(a, &v, sizeof v);
-    a[0] += a[1];
+    for (int n = W / 8; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) a[i] += a[i + n];
     return (a[0][0] + a[0][1]) + (a[0][2] + a[0][3]);
 }
 
-/* Products are computed in tiles of TALL × LANES sums, which fit into the vector registers: sixteen, or with AVX-512
- * 32 of twice the size. These are used where WIDE_TILES is defined, for rows that are long enough to fill them. */
-#if defined(WIDE_TILES) && defined(__AVX512F__)
-typedef float tile_vec __attribute__((vector_size(64)));
-#define TALL 8
-#else
-typedef vec tile_vec;
-#define TALL 6
-#endif
-#define ACROSS 2
-#define LANES (ACROSS * (int)(sizeof(tile_vec) / sizeof(float)))
-
-/* Round up to a multiple of LANES, so that loops need no remainder. */
-INLINE int64_t filled(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
+/* Round up to a multiple of `of`. */
+INLINE int64_t up_to(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
 INLINE vec larger(vec a, vec b) {
-#ifdef __AVX__
-    return __builtin_ia32_maxps256(a, b);
+#if VECTOR_BITS == 512 && defined(__AVX512F__)
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif VECTOR_BITS == 256 && defined(__AVX__)
+    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
 #else
     const ivec more = a > b;
     return (vec)(((ivec)a & more) | ((ivec)b & ~more));
@@ -77,7 +81,7 @@ INLINE vec larger(vec a, vec b) {
 #define LOG2E 1.44269504f
 
 /* 2^x for x well below 128: the integer part goes into the exponent bits, the rest into a polynomial. */
-INLINE vec exp2_8(vec x) {
+INLINE vec exp2_of(vec x) {
     x = larger(all(-126.0f), x);
     const vec shifted = x + 12582912.0f; /* the low bits hold the nearest integer */
     const vec r = x - (shifted - 12582912.0f);
@@ -90,7 +94,7 @@ INLINE vec exp2_8(vec x) {
     return (vec)((ivec)p + (((ivec)shifted) << 23)); /* the shift drops the bits of the constant */
 }
 
-INLINE vec exp8(vec x) { return exp2_8(x * LOG2E); }
+INLINE vec exp_of(vec x) { return exp2_of(x * LOG2E); }
 
 /* Specialised for common head sizes. */
 #define FOR_SIZE(size, CALL) \
@@ -105,24 +109,57 @@ INLINE vec exp8(vec x) { return exp2_8(x * LOG2E); }
 
 /* ---- products ------------------------------------------------------------------------------------- */
 
-/* Round up to a multiple of TALL. */
-INLINE int64_t tall(int64_t rows) { return (rows + TALL - 1) / TALL * TALL; }
+/* Products are computed in tiles of TALL × LANES sums, which fit into the vector registers: sixteen, or with AVX-512
+ * 32. */
+#define TALL (VECTOR_BITS == 512 ? 12 : 6)
+#define ACROSS 2
+#define LANES (ACROSS * W)
 
-/* One tile: y[r] = start[r] + Σ_k x[r, k] panel[k] for TALL rows of LANES columns. */
+/* Round up to a multiple of LANES, so that loops need no remainder. */
+INLINE int64_t filled(int64_t floats) { return up_to(floats, LANES); }
+
+/* Round up to a multiple of TALL. */
+INLINE int64_t tall(int64_t rows) { return up_to(rows, TALL); }
+
+/* Compilers would load a vector again for each product that it is used in. */
+#if VECTOR_BITS == 512 && defined(__AVX512F__)
+#define IN_REGISTER(v) __asm__("" : "+v"(v))
+#elif (VECTOR_BITS == 256 && defined(__AVX__)) || (VECTOR_BITS == 128 && defined(__SSE2__))
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
+#else
+#define IN_REGISTER(v)
+#endif
+
+/* One tile: y[r] = start[r] + Σ_k x[r, k] panel[k] for `high` rows of `across` vectors, both known to the compiler.
+ * x[r, k] is x[r * x_row + k * x_step]; rows of the other matrices are as far apart as their arguments say. Adding
+ * `start` last keeps rounding errors of long sums small that are computed in parts. */
+INLINE void tile_of(
+    float *y, int64_t y_row, const float *start, int64_t start_row, const int last, const float *x, int64_t x_row,
+    int64_t x_step, const float *panel, int64_t panel_row, int64_t depth, const int high, const int across
+) {
+    vec s[12][3], p[3];
+    #pragma GCC unroll 12
+    for (int r = 0; r < high; r++)
+        for (int c = 0; c < across; c++) s[r][c] = last ? all(0.0f) : load(start + r * start_row + c * W);
+    for (int64_t k = 0; k < depth; k++) {
+        for (int c = 0; c < across; c++) {
+            p[c] = load(panel + k * panel_row + c * W);
+            IN_REGISTER(p[c]);
+        }
+        #pragma GCC unroll 12
+        for (int r = 0; r < high; r++)
+            for (int c = 0; c < across; c++) s[r][c] += x[r * x_row + k * x_step] * p[c];
+    }
+    #pragma GCC unroll 12
+    for (int r = 0; r < high; r++)
+        for (int c = 0; c < across; c++)
+            store(y + r * y_row + c * W, last ? s[r][c] + load(start + r * start_row + c * W) : s[r][c]);
+}
+
+/* A tile of TALL × LANES. */
 INLINE void tile(
     float *y, int64_t y_row, const float *start, int64_t start_row, const float *x, int64_t x_row, int64_t x_step,
     const float *panel, int64_t depth
 ) {
-    tile_vec s[TALL][ACROSS], p[ACROSS];
-    const int w = LANES / ACROSS;
-    for (int r = 0; r < TALL; r++)
-        for (int c = 0; c < ACROSS; c++) memcpy(&s[r][c], start + r * start_row + c * w, sizeof p[c]);
-    for (int64_t k = 0; k < depth; k++) {
-        for (int c = 0; c < ACROSS; c++) memcpy(&p[c], panel + k * LANES + c * w, sizeof p[c]);
-        #pragma GCC unroll 8
-        for (int r = 0; r < TALL; r++)
-            for (int c = 0; c < ACROSS; c++) s[r][c] += x[r * x_row + k * x_step] * p[c];
-    }
-    for (int r = 0; r < TALL; r++)
-        for (int c = 0; c < ACROSS; c++) memcpy(y + r * y_row + c * w, &s[r][c], sizeof p[c]);
+    tile_of(y, y_row, start, start_row, 0, x, x_row, x_step, panel, LANES, depth, TALL, ACROSS);
 }
