@@ -163,7 +163,7 @@ def test_the_noise_is_what_reading_errors_do_not_explain() -> None:
         fit(process, inputs, y, mask)
         at = Inputs(place, None, nothing)
         noise.append(process.noise_variance(process.points(at)).mean().item())
-        deform(process, inputs, y, mask, lambda scores=scores: float(next(scores)))
+        deform(process, inputs, y, mask, lambda s=scores: torch.full((9,), next(s)).double())
         assert process.deformation.outputs(place).abs().max() > 0.01
         with_errors, without = (process.noise_variance(process.points(i)) for i in (inputs, at))
         more = with_errors - without

@@ -188,7 +188,7 @@ class OffsetKeys(nn.Module):
         logits = query.flatten(-2) @ torch.cat([keys, keys], -1)
         rows = (offsets.log_weight.flatten(0, 1), (logits * offsets.features).flatten(0, 1))
         bias = torch.addmm(*rows, offsets.to_nodes)
-        return bias.view(*query.shape[:2], -1, heads)
+        return bias.unflatten(1, (-1, heads)).unflatten(0, query.shape[:2])
 
 
 class OffsetBias(NamedTuple):
