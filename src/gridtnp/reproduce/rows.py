@@ -54,6 +54,8 @@ class Experiment(ABC):
     """
 
     keeps_best: bool = False
+    repeats: int = 5
+    """Timed forward passes of a row."""
 
     @property
     @abstractmethod
@@ -80,6 +82,10 @@ class Experiment(ABC):
     @abstractmethod
     def validation(self, row: str) -> Sequence[Task]:
         """Tasks by which learning rates, and weights if it `keeps_best`, are chosen."""
+
+    def prepare(self, row: str, model: NeuralProcess) -> float:  # noqa: ARG002
+        """Fit what is fitted before training; returns the seconds that it took, part of it."""
+        return 0.0
 
     @abstractmethod
     def score(self, row: str, model: NeuralProcess, folder: Path) -> Result:
@@ -222,6 +228,7 @@ def _train(
     """A trained row; it is `judged` on validation tasks, and always if the best is kept."""
     torch.manual_seed(seed)
     model = build_model(experiment.configuration(row))
+    spent = experiment.prepare(row, model)
     tasks = experiment.training(row, recipe, seed, accelerator)
 
     def report(p: Progress) -> None:
@@ -247,6 +254,7 @@ def _train(
         report=report if accelerator.is_main_process else lambda _: None,
         report_every=max(1, recipe.steps // 60),
         save_every=min(500, recipe.steps),
+        spent=0.0 if judged else spent,
         clock=_clock(recipe, accelerator),
     )
     return model, done
@@ -285,7 +293,7 @@ def measure_times(out: Path, experiment_of: Callable[[Result], Experiment]) -> l
         experiment = experiment_of(result)
         model = build_model(experiment.configuration(result["row"])).eval()
         task = experiment.timed(result["row"])
-        result["forward_ms"] = forward_milliseconds(model, task)
+        result["forward_ms"] = forward_milliseconds(model, task, experiment.repeats)
         result["forward_threads"] = torch.get_num_threads()
         write_text(path, json.dumps(result) + "\n")
         results.append(result)
