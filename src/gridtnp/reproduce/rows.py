@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import statistics
 import time
 from abc import ABC, abstractmethod
@@ -141,6 +143,7 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
             "minutes": done.seconds / 60,
             "threads": torch.get_num_threads(),
             "processes": accelerator.num_processes,
+            "machine": f"{platform.system()}, {platform.machine()}, {os.cpu_count()} cores",
             "commit": commit(),
             "command": plan.command,
         }
@@ -201,9 +204,13 @@ def _try_rates(
         trial = replace(short, rate=rate, validate_every=short.steps)
         try:
             _, done = _train(experiment, row, trial, 0, folder, accelerator, console, judged=True)
-            scores[rate] = done.best if math.isfinite(done.best or math.nan) else None
-        except ValueError as error:  # it diverged
-            console.print(f"{row}: rate {rate:g} failed ({error})", highlight=False)
+        except ValueError as error:
+            if "not finite" not in str(error):
+                raise
+            console.print(f"{row} diverges at rate {rate:g}", highlight=False)
+            continue
+        if done.best is not None and math.isfinite(done.best):
+            scores[rate] = done.best
     return scores
 
 
