@@ -58,6 +58,14 @@ def test_finished_rows_stay_and_other_recipes_are_refused(folder: Path) -> None:
         main([*SMOKE, "--steps", "4", "--out", str(folder.parent)])
 
 
+def test_a_trial_with_another_recipe_is_an_error(tmp_path: Path) -> None:
+    trial = ["--rates", "1e-3", "--out", str(tmp_path)]
+    main([*SMOKE, *trial])
+    (tmp_path / "smoke" / "cnp-0.5-exact" / "result.json").unlink()
+    with pytest.raises(ValueError, match="made with another recipe"):
+        main([*SMOKE, *trial, "--batch", "3"])
+
+
 def test_a_row_that_always_diverges_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Row 'cnp' diverges at all rates \[1e\+30\]; give lower"):
         main([*SMOKE, "--rates", "1e30", "--out", str(tmp_path)])

@@ -92,7 +92,15 @@ def test_rows_are_the_papers_and_at_its_size_its_presets(table: str) -> None:
     assert set(NUMBERS[table]) == set(names)
 
 
-def test_two_rows_are_added() -> None:
+def test_a_row_corrects_kriging() -> None:
+    for table, fields in (("stations", ["skt"]), ("wind", [])):
+        own = experiment(table)
+        prior = own.configuration(rows_of(table)[-1]).prior
+        assert [source for source, _ in prior.of] == [n for n in own.contexts if n != "skt"]
+        assert [field.source for field in prior.fields] == fields
+
+
+def test_rows_are_added() -> None:
     mean, smooth = (
         row_configuration("wind", f"swin-tnp-multi-{name}")
         for name in ("avg-24x60", "pt-24x60-smooth")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import statistics
 import time
 from abc import ABC, abstractmethod
@@ -54,6 +56,8 @@ class Experiment(ABC):
     """
 
     keeps_best: bool = False
+    repeats: int = 5
+    """Timed forward passes of a row."""
 
     @property
     @abstractmethod
@@ -80,6 +84,10 @@ class Experiment(ABC):
     @abstractmethod
     def validation(self, row: str) -> Sequence[Task]:
         """Tasks by which learning rates, and weights if it `keeps_best`, are chosen."""
+
+    def prepare(self, row: str, model: NeuralProcess) -> float:  # noqa: ARG002
+        """Fit what is fitted before training; returns the seconds that it took, part of it."""
+        return 0.0
 
     @abstractmethod
     def score(self, row: str, model: NeuralProcess, folder: Path) -> Result:
@@ -135,6 +143,7 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
             "minutes": done.seconds / 60,
             "threads": torch.get_num_threads(),
             "processes": accelerator.num_processes,
+            "machine": f"{platform.system()}, {platform.machine()}, {os.cpu_count()} cores",
             "commit": commit(),
             "command": plan.command,
         }
@@ -195,9 +204,13 @@ def _try_rates(
         trial = replace(short, rate=rate, validate_every=short.steps)
         try:
             _, done = _train(experiment, row, trial, 0, folder, accelerator, console, judged=True)
-            scores[rate] = done.best if math.isfinite(done.best or math.nan) else None
-        except ValueError as error:  # it diverged
-            console.print(f"{row}: rate {rate:g} failed ({error})", highlight=False)
+        except ValueError as error:
+            if "not finite" not in str(error):
+                raise
+            console.print(f"{row} diverges at rate {rate:g}", highlight=False)
+            continue
+        if done.best is not None and math.isfinite(done.best):
+            scores[rate] = done.best
     return scores
 
 
@@ -222,6 +235,7 @@ def _train(
     """A trained row; it is `judged` on validation tasks, and always if the best is kept."""
     torch.manual_seed(seed)
     model = build_model(experiment.configuration(row))
+    spent = experiment.prepare(row, model)
     tasks = experiment.training(row, recipe, seed, accelerator)
 
     def report(p: Progress) -> None:
@@ -247,6 +261,7 @@ def _train(
         report=report if accelerator.is_main_process else lambda _: None,
         report_every=max(1, recipe.steps // 60),
         save_every=min(500, recipe.steps),
+        spent=0.0 if judged else spent,
         clock=_clock(recipe, accelerator),
     )
     return model, done
@@ -285,7 +300,7 @@ def measure_times(out: Path, experiment_of: Callable[[Result], Experiment]) -> l
         experiment = experiment_of(result)
         model = build_model(experiment.configuration(result["row"])).eval()
         task = experiment.timed(result["row"])
-        result["forward_ms"] = forward_milliseconds(model, task)
+        result["forward_ms"] = forward_milliseconds(model, task, experiment.repeats)
         result["forward_threads"] = torch.get_num_threads()
         write_text(path, json.dumps(result) + "\n")
         results.append(result)

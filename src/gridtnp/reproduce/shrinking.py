@@ -26,19 +26,24 @@ class Size:
 
 
 PAPER = Size()
+SMOOTH, KRIGING = "-smooth", "-kriging"
 
 
 def row_configuration(table: str, row: str) -> ModelConfig:
-    """The paper's row, or one of two more: `-avg-` (mean grid encoder) and `…-smooth`."""
+    """The paper's row, or one of ours: `-avg-` (mean grid encoder), `…-smooth` and `…-kriging`.
+
+    The last one is smooth, too, and the caller adds the kriging that the network corrects.
+    """
     if f"{table}/{row}" in PRESETS:
         return preset(f"{table}/{row}")
-    config = preset(f"{table}/{row.removesuffix('-smooth').replace('-avg-', '-pt-')}")
+    base = row.removesuffix(SMOOTH).removesuffix(KRIGING).replace("-avg-", "-pt-")
+    config = preset(f"{table}/{base}")
     a = config.architecture
     if "-avg-" in row and isinstance(a, GriddedConfig) and isinstance(a.grid_encoder, PseudoToken):
         mean = Mean(shared=a.grid_encoder.shared)
         a = a.model_copy(update={"grid_encoder": mean})
         config = config.model_copy(update={"architecture": a})
-    return config.smooth() if row.endswith("-smooth") else config
+    return config.smooth() if row.endswith((SMOOTH, KRIGING)) else config
 
 
 def shrunk(

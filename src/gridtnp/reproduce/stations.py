@@ -18,7 +18,7 @@ from gridtnp.data.places import observe
 from gridtnp.errors import require_known
 from gridtnp.recipes import RECIPES, Recipe
 from gridtnp.reproduce.shrinking import PAPER, Size, over
-from gridtnp.reproduce.weather import Scale, Weather, split, within_years
+from gridtnp.reproduce.weather import Scale, Weather
 from gridtnp.reproduce.weather_data import (
     box_of,
     coarsened,
@@ -27,6 +27,8 @@ from gridtnp.reproduce.weather_data import (
     read_sites,
     snapped,
     spacing,
+    split,
+    within_years,
 )
 from gridtnp.sources.coordinates import table_places, wrap
 from gridtnp.tasks.sampling import Context, RawBatch
@@ -40,7 +42,14 @@ SEAM, POLAR = 175.0, 75.0
 """Stations beyond these longitudes are near the date line, beyond these latitudes near a pole."""
 SCALES = {
     "smoke": Scale(
-        "smoke", Size(8, 16, 2, 1), Recipe(3, 2, 1e-3, "cosine"), 2, 1, held_out=0.2, thinned=8
+        "smoke",
+        Size(8, 16, 2, 1),
+        Recipe(3, 2, 1e-3, "cosine"),
+        2,
+        1,
+        held_out=0.2,
+        thinned=8,
+        fitted=8,
     ),
     "cpu": Scale(
         "cpu",
@@ -66,7 +75,8 @@ def stations(
 
     Fields of more than `memory` bytes are read as tasks need them.
     """
-    weather = within_years(open_weather(data), scale)
+    weather = open_weather(data)
+    weather = within_years(weather) if scale.is_full else weather
     require_known("t2m", [str(name) for name in weather.data_vars], "variable", f"of {data!r}")
     coarse = "skt" if "skt" in weather else "t2m"
     given = read_sites(sites)
@@ -79,7 +89,7 @@ def stations(
         memory=memory,
     )
     table = "stations-rich" if rich else "stations"
-    parts = split(dataset, scale)
+    parts = split(dataset, by_years=scale.is_full, held_out=scale.held_out)
     everywhere = is_global(weather)
     known = parts[0].target_places
 

@@ -6,6 +6,8 @@ of the context may be. All rows and baselines get the same test tasks.
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -14,26 +16,38 @@ from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from accelerate import Accelerator
+from torch import nn
 
-from gridtnp.config import Full, GriddedConfig, ModelConfig, ViT
+from gridtnp.config import Full, GriddedConfig, Kriging, ModelConfig, ViT
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.design.grids import Extent
+from gridtnp.design.priors import design_prior
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
+from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.network.model import NeuralProcess
 from gridtnp.network.presets import PRESETS
 from gridtnp.recipes import Recipe
 from gridtnp.reproduce.rows import Experiment, Result, Tasks
-from gridtnp.reproduce.shrinking import PAPER, Size, row_configuration, shrunk
+from gridtnp.reproduce.shrinking import (
+    KRIGING,
+    PAPER,
+    SMOOTH,
+    Size,
+    row_configuration,
+    shrunk,
+)
 from gridtnp.reproduce.weather_scores import Tally
 from gridtnp.sources.times import show
 from gridtnp.task import Task
 from gridtnp.tasks.observations import Observations
 from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Context, RawBatch, Sampler
-from gridtnp.tasks.selection import Fraction, Selection, Whole
+from gridtnp.tasks.selection import Fraction, Rest, Selection, Whole
+from gridtnp.tasks.specification import ContextSet, TaskSpec
+from gridtnp.training.calibration import calibrate_network
 from gridtnp.training.distributed import share_of
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
@@ -47,10 +61,8 @@ FAMILIES = {
 """Model families in the order of the paper's tables."""
 BATCH = 8
 """Tasks in the batch whose forward pass is timed, and in validation."""
-TRAIN, VALIDATE, GAP = 0.6, 0.8, 0.03
-"""Ends of training and validation, and what is left out after each, in parts of the period."""
-YEARS = ("2009", "2018", "2019")
-"""First years of the paper's training, validation and test; the test is one year long."""
+FITTED = 96
+"""Training tasks that kriging is fitted to before training."""
 MEMORY_TARGETS = Fraction(0.25)
 """Targets of rows that decode from the entire grid, at the paper's scale, as in the paper."""
 
@@ -58,7 +70,8 @@ MEMORY_TARGETS = Fraction(0.25)
 @dataclass(frozen=True)
 class Scale:
     """Size of networks, and of training and test; `held_out` is the part of the stations that are
-    never in training. `thinned` keeps every so many stations, or rows and columns.
+    never in training. `thinned` keeps every so many stations, or rows and columns; kriging is
+    `fitted` to so many tasks, and so are baselines.
     """
 
     name: str
@@ -68,6 +81,7 @@ class Scale:
     validations: int = 4
     held_out: float = 0.0
     thinned: int = 1
+    fitted: int = FITTED
 
     @property
     def is_full(self) -> bool:
@@ -98,6 +112,9 @@ class Weather(Experiment):
     sites: tuple[np.ndarray, np.ndarray] | None = None
     """Latitudes and longitudes of all stations that were given."""
     keeps_best = True
+    repeats = 3
+    _fitted: dict[str, tuple[nn.ModuleList, float]] = field(default_factory=dict, repr=False)
+    """The Gaussian processes of rows with kriging, which all seeds share, and their seconds."""
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -119,7 +136,8 @@ class Weather(Experiment):
     def described(self, row: str) -> tuple[str, str, str]:
         """Model, grid encoder and grid, as in the paper's tables."""
         family = next(name for name in sorted(FAMILIES, key=len)[::-1] if row.startswith(name))
-        notes = {"-full": " (no NN-CA)", "-skt": " (skt)", "-t2m": " (t2m)", "-smooth": " (smooth)"}
+        notes = {"-full": " (no NN-CA)", "-skt": " (skt)", "-t2m": " (t2m)"}
+        notes |= {SMOOTH: " (smooth)", KRIGING: " (smooth, corrects kriging)"}
         model = FAMILIES[family] + next((v for k, v in notes.items() if row.endswith(k)), "")
         encoders = {"ki": "KI-GE", "pt": "PT-GE", "avg": "Avg-GE"}
         words = row.removeprefix(family).split("-")
@@ -142,7 +160,18 @@ class Weather(Experiment):
         if self.table != "wind":
             sources = list(config.sources)
         outputs = len(self.parts[0].target_names)
-        return shrunk(config, self.scale.size, sources, outputs, self.place)
+        config = shrunk(config, self.scale.size, sources, outputs, self.place)
+        return config.model_copy(update={"prior": self._prior}) if row.endswith(KRIGING) else config
+
+    @cached_property
+    def _prior(self) -> Kriging:
+        """What the network of the last row corrects: regression on fields, and kriging."""
+        train = self.parts[0]
+        source = train.sources[train.target_source]
+        extent = Extent.of(source.lat, source.lon, train.west)
+        prior, _ = design_prior(train, self.spec, extent, "kriging", 0.0)
+        assert prior is not None
+        return prior
 
     def about(self) -> Result:
         return {
@@ -244,9 +273,44 @@ class Weather(Experiment):
         sources = self.configuration(row).sources
         return lambda task: Task({name: task.context[name] for name in sources}, task.target)
 
+    @cached_property
+    def spec(self) -> TaskSpec:
+        """The context sets and targets by their names in the data."""
+        contexts = {}
+        for name, of in self.contexts.items():
+            source, variables = self.parts[0].variables_of(of.of or name)
+            contexts[name] = ContextSet(source=source.name, variables=variables)
+        return TaskSpec(
+            coordinates=self.coordinates,
+            contexts=contexts,
+            target=self.target,
+            window=self.window,
+            target_window=self.window,
+        )
+
+    # ---- what rows with kriging need -------------------------------------------------------------
+
+    def prepare(self, row: str, model: NeuralProcess) -> float:
+        if not isinstance(model, KrigedNetwork):
+            return 0.0
+        if row not in self._fitted:
+            start, batch = time.process_time(), min(BATCH, self.recipe.batch)
+            sampler = self.sampler(self.parts[0], batch, 0, targets=Rest(self.targets))
+            number = max(1, self.scale.fitted // batch)
+            # few tasks are not enough for a covariance that differs from place to place
+            validation = self.validation(row) if self.scale.fitted >= FITTED else ()
+            model.fit_prior([self._keep(row)(sampler.draw(i)) for i in range(number)], validation)
+            self._fitted[row] = model.processes, time.process_time() - start
+        processes, seconds = self._fitted[row]
+        model.processes = copy.deepcopy(processes)
+        return seconds
+
     # ---- scores ----------------------------------------------------------------------------------
 
     def score(self, row: str, model: NeuralProcess, folder: Path) -> Result:
+        if isinstance(model, KrigedNetwork):
+            device = next(model.parameters()).device
+            calibrate_network(model, [task.to(device) for task in self.validation(row)])
         tally = Tally(self.normaliser.scale(self.target))
         for sampler, raw in self.tests(self._targets(row)):
             truth = raw.target[0].values.astype(np.float64)
@@ -301,12 +365,12 @@ def _first(own: list[Observations], source: Any) -> np.ndarray:
 
 
 def rows_of(table: str) -> list[str]:
-    """The rows of a table in the paper's order, and two more after them."""
+    """The rows of a table in the paper's order, and three of ours after them."""
     names = [name.partition("/")[2] for name in PRESETS if name.startswith(f"{table}/")]
     order = list(FAMILIES)
     names.sort(key=lambda row: max(i for i, f in enumerate(order) if row.startswith(f)))
     main = MAIN[table]
-    return [*names, main.replace("-pt-", "-avg-"), f"{main}-smooth"]
+    return [*names, main.replace("-pt-", "-avg-"), main + SMOOTH, main + KRIGING]
 
 
 MAIN = {
@@ -324,26 +388,3 @@ def scale_of(
     require_known(name, scales, "scale")
     scale = scales[name]
     return replace(scale, recipe=replace(scale.recipe, **recipe), tests=tests or scale.tests)
-
-
-def split(data: Dataset, scale: Scale) -> tuple[Dataset, Dataset, Dataset]:
-    """Training, validation and test: the paper's years, or parts of the period with gaps."""
-    times = data.times()
-    assert times is not None
-    if scale.is_full:
-        return data.split(time=YEARS[1:])
-    span = times[-1] - times[0]
-    borders = [str(times[0] + np.timedelta64(part * span, "ms")) for part in (TRAIN, VALIDATE)]
-    hours = int(GAP * span / np.timedelta64(1, "h"))
-    held_out = scale.held_out or None
-    parts = data.split(time=borders, gap=f"{hours}h", hold_out_stations=held_out)
-    known = parts[0].target_places
-    for part in parts[1:]:  # validation and test have known stations, too
-        if known is not None and part.target_places is not None:
-            part.target_places = part.target_places | known
-    return parts
-
-
-def within_years(ds: xr.Dataset, scale: Scale) -> xr.Dataset:
-    """The paper's years, at its scale."""
-    return ds.sel(time=slice(YEARS[0], YEARS[2])) if scale.is_full else ds

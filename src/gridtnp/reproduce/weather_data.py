@@ -16,6 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from gridtnp import demo
+from gridtnp.data.dataset import Dataset
 from gridtnp.sources.coordinates import recognise, require_places, table_places, wrap
 from gridtnp.sources.reading import open_data
 
@@ -30,6 +31,10 @@ SHORT = {
     "10m_v_component_of_wind": "v10",
 }
 """Names in Zarr stores, and in netCDF files."""
+TRAIN, VALIDATE, GAP = 0.6, 0.8, 0.03
+"""Ends of training and validation, and what is left out after each, in parts of the period."""
+YEARS = ("2009", "2018", "2019")
+"""First years of the paper's training, validation and test; the test is one year long."""
 HADISD = re.compile(r"(\d{6}-\d{5})\s(.*?)\s*([-+]?\d+\.\d*)\s+([-+]?\d+\.\d*)(?:\s|$)")
 """A line of HadISD's list: identifier, name, latitude, longitude."""
 
@@ -144,3 +149,31 @@ def snapped(sites: pd.DataFrame, ds: xr.Dataset, *, distinct: bool) -> pd.DataFr
             f"Only {len(table)} stations are within the grid; give others: --stations."
         )
     return table.reset_index(drop=True)
+
+
+def within_years(ds: xr.Dataset) -> xr.Dataset:
+    """The years of the paper."""
+    return ds.sel(time=slice(YEARS[0], YEARS[2]))
+
+
+def split(
+    data: Dataset, *, by_years: bool, held_out: float = 0.0
+) -> tuple[Dataset, Dataset, Dataset]:
+    """Training, validation and test: the paper's years, or parts of the period with gaps.
+
+    Of the `held_out` stations, half are targets in validation and half in the test, beside all
+    others.
+    """
+    times = data.times()
+    assert times is not None
+    if by_years:
+        return data.split(time=YEARS[1:])
+    span = times[-1] - times[0]
+    borders = [str(times[0] + np.timedelta64(part * span, "ms")) for part in (TRAIN, VALIDATE)]
+    hours = int(GAP * span / np.timedelta64(1, "h"))
+    parts = data.split(time=borders, gap=f"{hours}h", hold_out_stations=held_out or None)
+    known = parts[0].target_places
+    for part in parts[1:]:
+        if known is not None and part.target_places is not None:
+            part.target_places = part.target_places | known
+    return parts

@@ -18,7 +18,6 @@ from gridtnp.evaluation.scores import crps, inside, log_density, normalised_log_
 from gridtnp.files import write_text
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Rest
-from gridtnp.tasks.specification import ContextSet, TaskSpec
 from gridtnp.training.run_folder import commit
 
 if TYPE_CHECKING:
@@ -71,31 +70,22 @@ class _TrainingTasks(Training):
     """Baselines are fitted to the experiment's own tasks, with targets that are not observed."""
 
     sampler: Sampler | None = None
+    number: int = TRAINING_TASKS
 
     def tasks(self) -> Iterator[RawTask]:
         assert self.sampler is not None
         assert self.sampler.times is not None
         times = np.random.default_rng(self.seed).permutation(self.sampler.times)
-        for raw in self.sampler.raw_batches(times[:TRAINING_TASKS]):
+        for raw in self.sampler.raw_batches(times[: self.number]):
             yield from RawTask.each(self.data, self.spec, raw)
 
 
 def run_baselines(experiment: Weather, out: Path, command: str, console: Console) -> None:
     """Fit and score every baseline that is not in the folder yet, on the rows' test tasks."""
     train, _, test = experiment.parts
-    contexts = {}
-    for name, of in experiment.contexts.items():
-        source, variables = train.variables_of(of.of or name)
-        contexts[name] = ContextSet(source=source.name, variables=variables)
-    spec = TaskSpec(
-        coordinates=experiment.coordinates,
-        contexts=contexts,
-        target=experiment.target,
-        window=experiment.window,
-        target_window=experiment.window,
-    )
     sampler = experiment.sampler(train, 1, 0, targets=Rest(experiment.targets))
-    training = _TrainingTasks(spec, train, sampler=sampler)
+    number = min(TRAINING_TASKS, experiment.scale.fitted)
+    training = _TrainingTasks(experiment.spec, train, sampler=sampler, number=number)
     for name in experiment.baselines:
         path = out / "baselines" / f"{name.partition(':')[0]}.json"
         if path.exists():
@@ -103,7 +93,7 @@ def run_baselines(experiment: Weather, out: Path, command: str, console: Console
         fitted = fit_baseline(name, training, test)
         tally = Tally(experiment.normaliser.scale(experiment.target))
         for _, raw in experiment.tests():
-            for raw_task in RawTask.each(test, spec, raw):
+            for raw_task in RawTask.each(test, experiment.spec, raw):
                 found = fitted.predict(raw_task)
                 groups = experiment.groups(raw)
                 tally.add(raw_task.truth, found.mean, found.std, groups)

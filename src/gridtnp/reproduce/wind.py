@@ -15,7 +15,7 @@ import xarray as xr
 from gridtnp.data.dataset import Dataset
 from gridtnp.recipes import RECIPES, Recipe
 from gridtnp.reproduce.shrinking import PAPER, Size, over
-from gridtnp.reproduce.weather import Scale, Weather, split, within_years
+from gridtnp.reproduce.weather import Scale, Weather
 from gridtnp.reproduce.weather_data import (
     box_of,
     crop,
@@ -23,6 +23,8 @@ from gridtnp.reproduce.weather_data import (
     is_global,
     open_weather,
     spacing,
+    split,
+    within_years,
 )
 from gridtnp.tasks.sampling import Context
 from gridtnp.tasks.selection import Fraction
@@ -34,7 +36,9 @@ NORTH_WEST = (15.0, 75.0), (-180.0, 0.0)
 """Where coarse global data have as many points as the paper's region has on a finer grid."""
 SHARE, TARGETS, EXAMPLE = (0.05, 0.25), 0.25, 0.05
 SCALES = {
-    "smoke": Scale("smoke", Size(3, 16, 2, 1), Recipe(2, 2, 1e-3, "cosine"), 2, 1, thinned=2),
+    "smoke": Scale(
+        "smoke", Size(3, 16, 2, 1), Recipe(2, 2, 1e-3, "cosine"), 2, 1, thinned=3, fitted=8
+    ),
     "cpu": Scale(
         "cpu",
         Size(3, 64, 4, 3),
@@ -51,7 +55,8 @@ def wind(scale: Scale, data: str, *, memory: int = 2**30) -> Weather:
 
     Fields of more than `memory` bytes are read as tasks need them.
     """
-    weather = within_years(open_weather(data), scale)
+    weather = open_weather(data)
+    weather = within_years(weather) if scale.is_full else weather
     if is_global(weather):
         weather = crop(weather, *(UNITED_STATES if spacing(weather) <= 1 else NORTH_WEST))
     weather = weather.isel(
@@ -72,7 +77,7 @@ def wind(scale: Scale, data: str, *, memory: int = 2**30) -> Weather:
         "wind",
         scale,
         Path(data).name,
-        split(dataset, scale),
+        split(dataset, by_years=scale.is_full),
         {name.replace("_", ""): Context(some, of=f"wind.{name}") for name in named},
         Fraction(TARGETS),
         place,
