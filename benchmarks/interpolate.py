@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import statistics
 import time
 
 import numpy as np
@@ -41,34 +40,52 @@ def waves(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, np.sin(x[:, 0] / 9) * np.cos(x[:, 1] / 7) + 0.1 * rng.normal(size=n), at
 
 
+class Clock:
+    """Seconds of the clock and of the processor since it was made."""
+
+    def __init__(self) -> None:
+        self.start = np.array([time.perf_counter(), time.process_time()])
+
+    def read(self) -> np.ndarray:
+        return np.array([time.perf_counter(), time.process_time()]) - self.start
+
+
 def beside_a_fitted_process(n: int, m: int, repeats: int) -> dict[str, object]:
     """Median seconds of both, in turns."""
     x, y, at = field(n, m)
     tensors = [torch.tensor(a) for a in (x, y, at)]
-    seconds: dict[str, list[float]] = {"interpolate": [], "fitted process": []}
+    own, other = [], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        clock = Clock()
         gt.interpolate((x, y), at)
-        middle = time.perf_counter()
+        own.append(clock.read())
+        clock = Clock()
         FittedProcess.fit(tensors[0], tensors[1]).predict(tensors[2])
-        seconds["interpolate"].append(middle - start)
-        seconds["fitted process"].append(time.perf_counter() - middle)
-    own, other = (statistics.median(seconds[name]) for name in seconds)
-    return {"seconds": {"interpolate": own, "fitted process": other}, "ratio": other / own}
+        other.append(clock.read())
+    seconds = np.median([own, other], axis=1)
+    wall, processor = seconds[1] / seconds[0]
+    names = ("interpolate", "fitted process")
+    return {
+        "seconds": dict(zip(names, seconds[:, 0].tolist(), strict=True)),
+        "ratio": float(wall),
+        "processor_seconds": dict(zip(names, seconds[:, 1].tolist(), strict=True)),
+        "processor_ratio": float(processor),
+    }
 
 
 def alone(n: int, m: int) -> dict[str, object]:
     """Seconds, the largest memory in use, and the error of the mean."""
     x, y, at = waves(n, m)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    clock = Clock()
     found = gt.interpolate((x, y), at)
-    seconds = time.perf_counter() - start
+    seconds, processor = clock.read().tolist()
     more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert isinstance(found, dict)
     error = found["mean"] - np.sin(at[:, 0] / 9) * np.cos(at[:, 1] / 7)
     return {
         "seconds": {"interpolate": seconds},
+        "processor_seconds": {"interpolate": processor},
         "megabytes": more / 1e3,
         "rmse": float(np.sqrt((error**2).mean())),
     }

@@ -2,7 +2,6 @@
 
 python experiments/in_the_box.py synthetic           scores per kind and number of observations
 python experiments/in_the_box.py real --data FOLDER  the data sets and splits of the leaderboard
-python experiments/in_the_box.py time                against a fitted Gaussian process
 
 Finished parts are kept in `experiments/results/in-the-box`, so that an interrupted run continues.
 """
@@ -13,20 +12,16 @@ import argparse
 import json
 import platform
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from leaderboard import CASES, TIMES
 
 import gridtnp as gt
 from gridtnp.amortised.weights import load, pretrained
 from gridtnp.evaluation.baselines import default_baselines
-from gridtnp.pretrain.fields import SOURCE, FieldPrior, draw_at
 from gridtnp.pretrain.held_out import TEST_SEED, references, scores
-from gridtnp.pretrain.reference import FittedProcess
 from gridtnp.training.run_folder import commit
 
 RESULTS = Path("experiments/results/in-the-box")
@@ -92,34 +87,6 @@ def real(folder: Path, names: list[str]) -> None:
         _write(f"{name}.json", rows)
 
 
-def times(sizes: list[tuple[int, int]]) -> None:
-    """Seconds, in one run; the process is fitted to at most 2,000 observations."""
-    rows = []
-    for n, m in sizes:
-        rng = np.random.default_rng(0)
-        if n <= 2000:
-            tasks = draw_at(FieldPrior("Matérn 3/2"), (TEST_SEED, n), 1, n, 64).task
-            context = tasks.context[SOURCE]
-            assert context.y is not None
-            x, y = context.x[0].numpy(), context.y[0, :, 0].numpy()
-        else:
-            x = rng.random((n, 2)) * n**0.5
-            y = np.sin(x[:, 0] / 9) * np.cos(x[:, 1] / 7) + 0.1 * rng.normal(size=n)
-        at = rng.random((m, 2)) * np.ptp(x, axis=0) + x.min(0)
-        start = time.perf_counter(), time.process_time()
-        gt.interpolate((x, y), at)
-        row = {"observations": n, "targets": m, "seconds": time.perf_counter() - start[0]}
-        row["cpu_seconds"] = time.process_time() - start[1]
-        if n <= 2000:
-            start = time.perf_counter(), time.process_time()
-            FittedProcess.fit(torch.tensor(x), torch.tensor(y)).predict(torch.tensor(at))
-            row["fitted_seconds"] = time.perf_counter() - start[0]
-            row["fitted_cpu_seconds"] = time.process_time() - start[1]
-        rows.append(row)
-        print(row, flush=True)
-    _write("time.json", rows)
-
-
 def _write(name: str, rows: list[dict[str, Any]]) -> None:
     about = load()[1]
     origin = {
@@ -134,23 +101,19 @@ def _write(name: str, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=["synthetic", "real", "time"])
+    parser.add_argument("part", choices=["synthetic", "real"])
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the other data")
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(REAL))
     parser.add_argument("--observations", nargs="*", type=int, default=[20, 60, 200, 600])
     parser.add_argument("--tasks", type=int, default=64)
-    parser.add_argument("--sizes", nargs="*", default=["2000,10000", "100000,1000000"])
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.part == "synthetic":
         synthetic(options.observations, options.tasks)
-    elif options.part == "real":
-        real(options.data, options.only)
     else:
-        pairs = [tuple(map(int, size.split(","))) for size in options.sizes]
-        times([(n, m) for n, m in pairs])
+        real(options.data, options.only)
 
 
 if __name__ == "__main__":
