@@ -80,8 +80,8 @@ def show(results: dict[str, Any]) -> None:
         for what in ("forward", "step"):
             ours, theirs = (row[what][side]["seconds"] for side in ("ours", "theirs"))
             line += f"{f'{theirs:.3f} / {ours:.3f}':>20}{theirs / ours:>7.1f}"
-        memory = row["step"]["ours"]["gb"] / row["step"]["theirs"]["gb"]
-        print(f"{line}{memory:>8.2f}")
+        ours, theirs = (row["step"][side]["gb"] for side in ("ours", "theirs"))
+        print(line + (f"{ours / theirs:>8.2f}" if theirs else ""))
 
 
 def prepared(folder: str, what: str, name: str) -> Callable[[], Any]:

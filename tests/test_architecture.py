@@ -93,6 +93,9 @@ def test_what_only_data_needs_is_loaded_with_the_first_data() -> None:
         "gridtnp.Dataset\n"
         "assert {'pandas', 'xarray'} <= set(sys.modules)\n"
         "assert not {'zarr', 'netCDF4', 'cfgrib', 'dask'} & set(sys.modules), 'not asked for'\n"
+        "gridtnp.GriddedTNP\n"
+        "slow = {'sympy', 'scipy.stats', 'torch.distributed.fsdp', 'torch._dynamo'}\n"
+        "assert not slow & set(sys.modules), 'loaded too early'\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -274,3 +274,12 @@ def test_as_many_threads_run_as_pytorch_has(op: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     one, three, six = map(int, done.stdout.split())
     assert (three, six) == (one + 2, one + 5)
+
+
+def test_full_attention_with_large_heads_is_left_to_pytorch() -> None:
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    for size, name in ((32, "native"), (33, "sdpa")):
+        x = torch.randn(1, 6, 2, size)
+        found = ops.full_attention(x, x, x)
+        assert torch.equal(found, ops.full_attention(x, x, x, backend=name))

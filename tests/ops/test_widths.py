@@ -33,7 +33,7 @@ def tokens(*shape: int) -> Tensor:
 def full(size: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
     mask = torch.rand(2, 210) < 0.7
     given = [tokens(2, 50, 3, size), tokens(2, 210, 3, size), tokens(2, 210, 3, size)]
-    return lambda *t: ops.full_attention(*t, mask), given
+    return lambda q, k, v: ops.full_attention(q, k, v, mask), given
 
 
 def window(points: int, size: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
@@ -46,7 +46,7 @@ def window(points: int, size: int) -> tuple[Callable[..., Tensor], list[Tensor]]
 def neighbour() -> tuple[Callable[..., Tensor], list[Tensor]]:
     index = torch.randint(0, 40, (2, 30, 9))
     given = [tokens(2, 30, 8, 16), tokens(2, 40, 8, 16), tokens(2, 40, 8, 16)]
-    return lambda *t: ops.neighbour_attention(*t, index), given
+    return lambda q, k, v: ops.neighbour_attention(q, k, v, index), given
 
 
 def rows(width: int) -> tuple[Callable[..., Tensor], list[Tensor]]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.stats import rankdata
 
 Chance = Float[np.ndarray, " n"]
 Event = Bool[np.ndarray, " n"]
@@ -24,6 +23,8 @@ def roc_area(chance: Chance, event: Event) -> float:
     others = len(event) - events
     if not events or not others:
         return float("nan")
+    from scipy.stats import rankdata  # slow to import
+
     ranks = rankdata(chance)[event].sum()
     return float((ranks - events * (events + 1) / 2) / (events * others))
 

@@ -53,6 +53,11 @@ class Backend:
     why_not: Callable[..., str | None] = _always
     why_slower: Callable[..., str | None] = _always
 
+    def reasons(self) -> tuple[Callable[..., str | None], ...]:
+        """Both, the cheaper one first; sizes must not be looked at while a graph is traced."""
+        tracing = torch.compiler.is_compiling()
+        return (self.why_not, self.why_slower) if tracing else (self.why_slower, self.why_not)
+
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
     "cell_attention": (
@@ -87,7 +92,12 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("reference", reference.window_attention),
     ),
     "full_attention": (
-        Backend("native", native_attention.full_attention, native.why_not),
+        Backend(
+            "native",
+            native_attention.full_attention,
+            native.why_not,
+            native_attention.why_slower_full,
+        ),
         Backend("sdpa", vectorised.full_attention),
         Backend("reference", reference.full_attention),
     ),
@@ -133,9 +143,8 @@ def _run(op: str, backend: str | None, *arguments: object) -> Any:
         preferred = () if torch.compiler.is_compiling() else _preferred.get()
         named = [b for name in preferred for b in table if b.name == name]
         for candidate in (*named, *table):
-            if candidate not in named and candidate.why_slower(*arguments) is not None:
-                continue  # cheaper to find out than whether it could
-            if candidate.why_not(*arguments) is None:
+            reasons = [candidate.why_not] if candidate in named else candidate.reasons()
+            if all(reason(*arguments) is None for reason in reasons):
                 return candidate.run(*arguments)
     for candidate in table:
         if candidate.name == backend:

@@ -25,7 +25,7 @@ class _Rule(typing.NamedTuple):
     """What one argument must be: its kind, dtypes and named sizes."""
 
     kind: str
-    dtypes: frozenset[str]
+    dtypes: frozenset[torch.dtype]
     sizes: tuple[str, ...]
 
 
@@ -49,7 +49,9 @@ def _rule(hint: Any) -> _Rule | None:
     for each in typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
         for kind, words in KINDS.items():
             if getattr(each, "dtypes", None) == kind.dtypes:
-                return _Rule(words, frozenset(kind.dtypes), tuple(each.dim_str.split()))
+                known = {getattr(torch, name, None) for name in kind.dtypes}
+                dtypes = frozenset(d for d in known if isinstance(d, torch.dtype))
+                return _Rule(words, dtypes, tuple(each.dim_str.split()))
     return None
 
 
@@ -62,7 +64,7 @@ def _check(op: str, rules: dict[str, _Rule], arguments: dict[str, Any]) -> None:
             continue
         if not isinstance(t, Tensor):
             raise ValueError(f"{op}: {name!r} must be a tensor, got {type(t).__name__}.")
-        if str(t.dtype).removeprefix("torch.") not in dtypes:
+        if t.dtype not in dtypes:
             raise ValueError(f"{op}: {name!r} must be of {kind}, got {t.dtype}.")
         first = first or (name, t.device)
         if t.device != first[1]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from accelerate import Accelerator
@@ -13,8 +14,6 @@ from accelerate.utils import broadcast_object_list
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from gridtnp.distributions.marginals import of_readings
@@ -23,6 +22,9 @@ from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe
 from gridtnp.task import PointSet, Task
 from gridtnp.training.optimisers import make_optimisers
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def make_accelerator(
@@ -54,6 +56,8 @@ def distribute(
             'shard=True does not work with optimiser="muon", which needs unsharded matrices; use '
             'optimiser="adamw".'
         )
+    from torch.distributed.fsdp import fully_shard  # slow to import, and rarely needed
+
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     # one unit, because submodules also call methods of each other that FSDP does not hook
     fully_shard(loss.to(accelerator.device), mesh=mesh, reshard_after_forward=True)
@@ -90,15 +94,23 @@ def explain_lost_process() -> Iterator[None]:
 
 def gathered(tensor: Tensor) -> Tensor:
     """The full tensor of a shard; a collective operation, which all processes must call."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _sharded(tensor) else tensor
 
 
 def match_layout(value: Tensor, reference: Tensor) -> Tensor:
     """A full tensor on the device of another one, and sharded as it is."""
-    if isinstance(reference, DTensor) and not isinstance(value, DTensor):
+    if _sharded(reference) and not _sharded(value):
+        from torch.distributed.tensor import distribute_tensor
+
         mesh, placements = reference.device_mesh, reference.placements
         return distribute_tensor(value.to(reference.device), mesh, placements)
     return value.to(reference.device)
+
+
+def _sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether a tensor is a shard; where nobody has imported these, which takes long, none is."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 class SummedLoss(nn.Module):
