@@ -726,9 +726,12 @@ def test_a_cell_without_points_attends_to_itself_alone(
 
 
 @pytest.mark.parametrize("backend", of("cell_sum"))
-def test_sums_of_no_points_are_zero(backend: str) -> None:
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_sums_of_no_points_are_zero(backend: str, dtype: torch.dtype) -> None:
     arguments = make("cell_sum", batch=2, n=0, cells=3, k=2, valid=None)
-    found = evaluate(backend_run("cell_sum", backend), arguments)
+    if refuses("cell_sum", backend, arguments, dtype, "cpu"):
+        return
+    found = evaluate(backend_run("cell_sum", backend), arguments, dtype)
     assert found["result"].shape == (2, 3, 4)
     finite_and_zero(found)
 
@@ -880,6 +883,9 @@ def test_a_crowded_cell_is_summed_in_half_precision_without_losing_members(
     """Adding ones in bfloat16 would stop at 256."""
     z = torch.ones(1, CROWD, 1, dtype=torch.bfloat16, device=device)
     cell = torch.ones(1, CROWD, 1, dtype=torch.long, device=device)
+    arguments = {"z": z, "cell": cell, "weight": torch.ones_like(z), "cells": 3}
+    if refuses("cell_sum", backend, arguments, torch.bfloat16, device):
+        return
     out = ops.cell_sum(z, cell, torch.ones_like(z), 3, backend=backend)
     assert out.dtype == torch.bfloat16
     assert out.flatten().tolist() == [0, torch.tensor(float(CROWD)).bfloat16().item(), 0]
