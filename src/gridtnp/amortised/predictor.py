@@ -102,7 +102,6 @@ class Interpolation:
         points = PointSet(x, y[..., None], mask, features, read)
         return cls(network, network.encode({SOURCE: points}), regression)
 
-    @torch.no_grad()
     def at(
         self,
         x: Float[Tensor, "batch m d"],
@@ -114,10 +113,13 @@ class Interpolation:
         """
         batch, n = self.encoding.y.shape
         size = max(1, ENTRIES // (batch * n)) if n <= EXACT else PIECE
-        given = self.encoding.posterior()
+        with torch.no_grad():
+            given = self.encoding.posterior()
         for rows in groups(x[0].numpy(), size):
-            target, mean = self.target(x[:, rows], _part(covariates, rows))
-            yield rows, moved(self.network.decode(self.encoding, target, given), mean)
+            with torch.no_grad():  # here, as a decorator need not see that this is a generator
+                target, mean = self.target(x[:, rows], _part(covariates, rows))
+                found = moved(self.network.decode(self.encoding, target, given), mean)
+            yield rows, found
 
     def target(
         self, x: Float[Tensor, "batch m d"], covariates: Float[Tensor, "batch m df"] | None
