@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -307,7 +308,7 @@ class GridConvolution(nn.Module):
             raise ValueError(f"kernel={kernel}: must be a positive odd number.")
         self.periodic = grid.periodic
         self.margin = kernel // 2
-        padding = tuple(0 if wraps else self.margin for wraps in grid.periodic)
+        padding: Any = tuple(0 if wraps else self.margin for wraps in grid.periodic)
         kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(grid.axes) - 1]
         self.convolution = kind(dim_in, dim_out, kernel, padding=padding)
 
