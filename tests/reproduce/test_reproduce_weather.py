@@ -33,7 +33,7 @@ def experiment(table: str) -> Weather:
     return stations_module.stations(smoke, EMBEDDED, rich=table == "stations-rich")
 
 
-@pytest.fixture(scope="module", params=["stations", "wind"])
+@pytest.fixture(scope="module", params=["stations", pytest.param("wind", marks=pytest.mark.slow)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp(request.param) / request.param
     main([request.param, "--scale", "smoke", "--out", str(out)])
@@ -42,6 +42,16 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def results_in(folder: Path) -> dict[str, Any]:
     return {p.parent.name: json.loads(p.read_text()) for p in folder.glob("*/result.json")}
+
+
+def test_some_rows_of_wind(tmp_path: Path) -> None:
+    rows = ("cnp", "swin-tnp-multi-pt-24x60")
+    main(["wind", "--scale", "smoke", "--rows", *rows, "--out", str(tmp_path)])
+    assert set(results_in(tmp_path / "smoke")) == set(rows)
+    page = (tmp_path / "smoke" / "table.md").read_text()
+    for row in rows:
+        assert f"| {experiment('wind').described(row)[0]} |" in page
+    assert "not run" in page  # conclusions that need other rows
 
 
 def test_every_row_and_baseline_is_scored(folder: Path) -> None:

@@ -84,6 +84,7 @@ def test_going_on_after_an_interruption_gives_the_same_weights(tmp_path: Path) -
         torch.testing.assert_close(halves[name], full[name], rtol=0, atol=0)
 
 
+@pytest.mark.slow  # test_fit.py kills a whole training
 def test_a_killed_process_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """In fresh processes, killed without warning while it trains."""
 
