@@ -145,14 +145,19 @@ def test_a_gain_that_chance_explains_deforms_nothing(noise: float, kept: bool) -
 
 
 @pytest.mark.usefixtures("_short")
-def test_the_best_deformation_is_kept() -> None:
+@pytest.mark.parametrize(("fitted_again", "kept", "saved"), [(0.85, 2, 0.2), (0.7, 7, 0.3)])
+def test_the_best_deformation_is_kept(fitted_again: float, kept: int, saved: float) -> None:
+    """With the other hyper-parameters as they were then, or fitted again, if that is better."""
     at, y = rough_west(4)
     made, seen = process(), []
 
     def scores() -> Tensor:
         seen.append([p.clone() for p in made.buffers()])
-        return torch.full((9,), [1.0, 0.9, 0.8, 0.95, 0.8, 1.0, 1.0][len(seen) - 1]).double()
+        given = [1.0, 0.9, 0.8, 0.95, 0.8, 1.0, 1.0, fitted_again]
+        return torch.full((9,), given[len(seen) - 1]).double()
 
-    assert deform(made, at, y, torch.ones(4, PLACES) > 0, scores) == pytest.approx(0.2)
-    assert len(seen) == 7
-    assert all(torch.equal(p, q) for p, q in zip(made.buffers(), seen[2], strict=True))
+    assert deform(made, at, y, torch.ones(4, PLACES) > 0, scores) == pytest.approx(saved)
+    assert len(seen) == 8
+    assert all(torch.equal(p, q) for p, q in zip(made.buffers(), seen[kept], strict=True))
+    weights = made.deformation.weights()
+    assert all(any(torch.equal(p, q) for q in seen[2]) for p in weights)

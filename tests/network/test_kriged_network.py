@@ -1,5 +1,6 @@
 """Kriging inside a network: exact where it should be, and corrected by a network that learns."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -39,7 +40,12 @@ from gridtnp.kriging.gaussian_process import (
 from gridtnp.network import kriging
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
-from gridtnp.training.calibration import SPREADS, calibrate_network, calibration_gain
+from gridtnp.training.calibration import (
+    SPREADS,
+    calibrate_network,
+    calibrated_spread,
+    calibration_gain,
+)
 
 GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
 
@@ -332,17 +338,54 @@ def test_the_design_regresses_on_gridded_sources_and_can_be_left_out(
 
 
 def test_calibrated_intervals_hold_what_they_say() -> None:
-    network, one = build_model(config()), task(m=80)
+    network, one = build_model(config()), task(m=2000)
     assert isinstance(network, KrigedNetwork)
     made, g = network(one), torch.Generator().manual_seed(0)
     noise = 1.3 * made.stddev * torch.randn(made.mean.shape, generator=g)
     wide = replace(one.target, y=made.mean + noise)
     calibrate_network(network, [Task(one.context, wide)])
-    assert network.log_spread.exp().item() == pytest.approx(1.3, rel=0.2)
+    assert network.log_spread.exp().item() == pytest.approx(1.3, rel=0.1)
     torch.testing.assert_close(network(one).mean, made.mean)
     calibrate_network(network, [task(m=3)])  # too few
     assert network.log_spread.item() == 0
     assert network.trust.item() == 1
+
+
+@pytest.mark.parametrize(
+    ("places", "times", "near"), [(400, 400, 1.25), (3, 400, 1.05), (400, 2, 1.05), (400, 1, 1.0)]
+)
+def test_few_places_or_times_calibrate_little(places: int, times: int, near: float) -> None:
+    """Errors differ by 60 % from place to place and from time to time."""
+    g = torch.Generator().manual_seed(3)
+    size = [torch.exp(0.6 * torch.randn(n, generator=g)) for n in (places, times)]
+    size = [each / each.mean() for each in size]
+    z = size[0][:, None] * size[1] * torch.randn(places, times, generator=g)
+    z = z / z.abs().quantile(0.9) * 1.3 * 1.6448536
+    place, time = torch.meshgrid(torch.arange(places), torch.arange(times), indexing="ij")
+    found = math.exp(calibrated_spread(z.flatten(), place.flatten(), time.flatten()))
+    assert 1 <= found <= 1.3
+    assert found == pytest.approx(near, abs=0.06)
+    assert (found == 1) == (times == 1)
+
+
+def test_a_correction_that_chance_explains_is_not_trusted() -> None:
+    """It helps at one place more than it harms at the others."""
+    torch.manual_seed(0)
+    network, one = build_model(config()), task(m=200)
+    assert isinstance(network, KrigedNetwork)
+    prior = network(one)
+    for p in network.parameters():
+        p.data += 0.6 * torch.randn_like(p)
+    full = network(one)
+    y = prior.mean - 0.1 * (full.mean - prior.mean)
+    lucky = (full.mean - prior.mean).abs()[..., 0].argmax(1)
+    for lucky_places, trusted in ((1, False), (200, True)):
+        some = y.clone()
+        for b, k in enumerate(lucky.tolist()):
+            rows = [k] if lucky_places == 1 else list(range(lucky_places))
+            some[b, rows] = full.mean[b, rows]
+        calibrate_network(network, [Task(one.context, replace(one.target, y=some))])
+        assert (network.trust.item() > 0) == trusted
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.9, 1.2, 3.0])

@@ -119,8 +119,8 @@ def test_the_share_is_chosen_on_validation_tasks() -> None:
         other = made(one)
         g = torch.Generator().manual_seed(0)
         for share in (0.0, 0.5, 1.0):
-            y = alone.mean.lerp(other.mean, share)
-            y = y + 1e-3 * torch.randn(y.shape, generator=g)
+            y, std = alone.mean.lerp(other.mean, share), alone.stddev.lerp(other.stddev, share)
+            y = y + std * torch.randn(y.shape, generator=g)
             calibrate_network(made, [Task(one.context, replace(one.target, y=y))])
             assert made.share.item() == share
 

@@ -2,7 +2,8 @@
 
 Maximum likelihood resists outliers: observations that all others contradict are left out, if that
 predicts better. The deformation maximises the likelihood too. With few stations or times it would
-learn them by heart, so its fit stops where validation scores are best, which may be at once.
+learn them by heart, so its fit stops where validation scores are best, which may be at once. Then
+all other hyper-parameters are fitted again, given the deformation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from gridtnp.kriging.gaussian_process import (
 
 RIDGE = 1e-3
 """Penalty of the coefficients of normalised regressors."""
+LIKELIHOOD = 16
+"""Tasks whose likelihood is maximised; a deformation is fitted to all."""
 SEARCH, REFINEMENT = 30, 10
 """Iterations of the maximum-likelihood search on some of the observations, and on all of them."""
 FEW = (8, 100)
@@ -61,6 +64,7 @@ def fit(
     If there are outliers, also without them, which is kept if it predicts every observation better
     from all others.
     """
+    inputs, y, mask = inputs[:LIKELIHOOD,], y[:LIKELIHOOD], mask[:LIKELIHOOD]
     process.pseudo_count.fill_(1.0)
     start, everything = _values(process), mask
     _maximise(process, inputs, y, mask)
@@ -95,7 +99,7 @@ def deform(
     fraction of the mean score that it saves, which is 0 if nothing was deformed.
     """
     error, std = process.leave_one_out(process.condition(inputs, y, mask))
-    mask = mask & (error.abs() <= TRIMMED * std)
+    everything, mask = mask, mask & (error.abs() <= TRIMMED * std)
     generator = torch.Generator().manual_seed(0)
     before = best = scores()
     kept = _values(process)
@@ -115,6 +119,13 @@ def deform(
             if found.mean() < best.mean() and saved.mean() > least:
                 best, kept = found, _values(process)
     _restore(process, kept)
+    if best is not before:
+        fit(process, inputs, y, everything)
+        found = scores()
+        if found.mean() < best.mean():
+            best = found
+        else:
+            _restore(process, kept)
     return 1 - (best.mean() / before.mean()).item()
 
 

@@ -35,8 +35,6 @@ NEAREST = 24
 """Nearest observations per target in large contexts."""
 FITTED = 200
 """Observations of a task that hyper-parameters are fitted to."""
-LIKELIHOOD = 16
-"""Tasks whose likelihood is maximised before a deformation is fitted to all."""
 SCORED = 100
 """Fewest validation targets that can support a deformation."""
 ENTRIES = 2**18
@@ -221,11 +219,9 @@ class KrigedNetwork(NeuralProcess):
                     pieces[j].append((found.inputs[b, some], found.y[b, some]))
         saved = []
         for j, data in enumerate(pieces):
-            fit(self._process(j), *_padded(data[:LIKELIHOOD]))
-            scores = self._scorer(j, validation)
-            saved.append(
-                0.0 if scores is None else deform(self._process(j), *_padded(data), scores)
-            )
+            process, observed, scores = self._process(j), _padded(data), self._scorer(j, validation)
+            fit(process, *observed)
+            saved.append(0.0 if scores is None else deform(process, *observed, scores))
         return saved
 
     def _scorer(

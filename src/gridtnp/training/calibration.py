@@ -7,14 +7,16 @@ import math
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions import Normal
 
 from gridtnp.contents import ModelContents
 from gridtnp.distributions.marginals import of_readings
+from gridtnp.kriging.fitting import LIKELIHOOD
 from gridtnp.kriging.gaussian_process import crps
-from gridtnp.network.kriging import LIKELIHOOD, KrigedNetwork
-from gridtnp.task import Task
+from gridtnp.network.kriging import KrigedNetwork
+from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Sampler
 
 TASKS, MORE_TASKS = LIKELIHOOD, 96
@@ -27,6 +29,8 @@ SHARES, WORTH = (0.25, 0.5, 0.75, 1.0), 0.01
 """Candidates for the share of a pretrained process, and the part of the CRPS that it must save."""
 SPREADS = (0.8, 1.5)
 """Limits of the factor that calibrates standard deviations."""
+EXPECTED = 0.1
+"""Standard deviation of its logarithm that is expected before any data are seen."""
 WITHIN_90 = 1.6448536
 """Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
 
@@ -77,8 +81,9 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
     """Choose how far to trust the network, and the spread with which 90 % intervals hold 90 %.
 
     A network knows the places that it was trained on and is too sure of others. The choice has the
-    lowest CRPS on these tasks, where a trust of 0 is the prior alone. So has the share of a
-    pretrained process, which must be worth its time.
+    lowest CRPS on these tasks, where a trust of 0 is the prior alone. What it saves beyond the
+    prior must be more than chance explains, the standard error over places. So must the share of a
+    pretrained process, which must also be worth its time.
     """
     network.log_spread.zero_()
     network.share.zero_()
@@ -93,22 +98,39 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
         network.share.fill_(1.0)
         other, shares = _predict(network, tasks)[1], (0.0, *SHARES)
         network.share.zero_()
-    best = torch.full_like(network.trust, math.inf, dtype=torch.float64)
-    for share, trust in itertools.product(shares, TRUSTS):
-        mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share)
-        log_std = prior.stddev.log().lerp(full.stddev.log(), trust)
-        std = log_std.lerp(other.stddev.log(), share).exp()
-        factor = ((y - mean) / std).abs().quantile(0.9, dim=0).div(WITHIN_90).clamp(*SPREADS)
-        score = crps(y - mean, std * factor).mean(0) / (1 - WORTH if share else 1)
-        better = score < best
-        best = torch.where(better, score, best)
-        network.trust.masked_fill_(better, trust)
-        network.share.masked_fill_(better, share)
-        network.log_spread.copy_(torch.where(better, factor.log(), network.log_spread.double()))
-    others = ~torch.tensor(network.gaussian, device=network.trust.device)
-    network.trust.masked_fill_(others, 1.0)  # is not used
-    network.log_spread.masked_fill_(others, 0.0)
-    network.share.masked_fill_(others, 0.0)
+    place, time = _blocks(network, tasks)
+    for j in (j for j, normal in enumerate(network.gaussian) if normal):
+        found = []
+        for share, trust in itertools.product(shares, TRUSTS):
+            mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share)[:, j]
+            log_std = prior.stddev.log().lerp(full.stddev.log(), trust)
+            std = log_std.lerp(other.stddev.log(), share).exp()[:, j]
+            log_spread = calibrated_spread((y[:, j] - mean) / std, place, time)
+            scores = _means(crps(y[:, j] - mean, std * math.exp(log_spread)), place)
+            found.append((scores / (1 - WORTH if share else 1), (trust, share, log_spread)))
+        alone = found[0][0]
+        certain = [one for one in found[1:] if _is_certain(alone - one[0])]
+        _, best = min([found[0], *certain], key=lambda one: one[0].mean().item())
+        network.trust[j], network.share[j], network.log_spread[j] = best
+
+
+def calibrated_spread(
+    z: Float[Tensor, " n"], place: Int[Tensor, " n"], time: Int[Tensor, " n"]
+) -> float:
+    """Logarithm of the factor of standard deviations with which 90 % intervals hold 90 %.
+
+    `z` are standardised errors at places and times. The fewer there are, and the more they differ,
+    the less is known of the factor at others, and the nearer it stays to 1, the prior's own.
+    """
+    if len(time.unique()) < 2:
+        return 0.0
+    factor = z.abs().quantile(0.9).div(WITHIN_90).clamp(*SPREADS).log().item()
+    variance = 0.0
+    for block in (place, time):
+        each = _means(z.abs(), block)
+        if len(each) > 1:
+            variance += (each.var() / len(each) / each.mean().square()).item()
+    return factor * EXPECTED**2 / (EXPECTED**2 + variance)
 
 
 def calibration_gain(squares: Sequence[float]) -> float:
@@ -128,9 +150,40 @@ def _predict(network: KrigedNetwork, tasks: Sequence[Task]) -> tuple[Tensor, Nor
     found = []
     for task in tasks:
         made = of_readings(network(task), task.target.error)
-        y, mask = task.target.y, task.target.mask
-        assert y is not None
-        used = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if mask is None else mask
-        found.append([v[used].double() for v in (y, made.mean, made.stddev)])
+        assert task.target.y is not None
+        used = _used(task.target)
+        found.append([v[used].double() for v in (task.target.y, made.mean, made.stddev)])
     y, mean, std = (torch.cat(columns) for columns in zip(*found, strict=True))
     return y, Normal(mean, std)
+
+
+def _used(points: PointSet) -> Bool[Tensor, "batch n"]:
+    every = torch.ones(points.x.shape[:2], dtype=torch.bool, device=points.x.device)
+    return every if points.mask is None else points.mask
+
+
+def _is_certain(saved: Float[Tensor, " places"]) -> bool:
+    """Whether a mean is larger than its standard error; that of one place is unknown."""
+    return len(saved) < 2 or bool(saved.mean() > saved.std() / len(saved) ** 0.5)
+
+
+def _blocks(
+    network: KrigedNetwork, tasks: Sequence[Task]
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"]]:
+    """The number of the place and of the time of every target, in the order of `_predict`."""
+    spatial = [i for i, name in enumerate(network.signature.coordinates) if name != "time"]
+    places, times, first = [], [], 0
+    for task in tasks:
+        x, used = task.target.x, _used(task.target)
+        number = torch.arange(first, first + len(x), device=x.device)[:, None].expand(x.shape[:2])
+        places.append(x[used][:, spatial])
+        times.append(number[used])
+        first += len(x)
+    return torch.cat(places).unique(dim=0, return_inverse=True)[1], torch.cat(times)
+
+
+def _means(values: Float[Tensor, " n"], block: Int[Tensor, " n"]) -> Float[Tensor, " blocks"]:
+    """The mean of every block."""
+    number = block.unique(return_inverse=True)[1]
+    counts = number.bincount().to(values)
+    return torch.zeros_like(counts).index_add(0, number, values) / counts
