@@ -22,7 +22,7 @@ from gridtnp.evaluation.results import Evaluation
 from gridtnp.exporting import export
 from gridtnp.grid import Grid
 from gridtnp.inference import joint_samples, prediction
-from gridtnp.inference.conditioning import Static
+from gridtnp.inference.context_reader import Static
 from gridtnp.inference.prediction import CHUNK, Exceed
 from gridtnp.inference.queries import Places
 from gridtnp.inference.running import Output

@@ -106,7 +106,7 @@ def read_context(
     Missing values and projections of fresh sources are those of the run.
     """
     from gridtnp.cli.first_experiment import name_files
-    from gridtnp.inference.conditioning import dataset_of
+    from gridtnp.inference.context_reader import dataset_of
 
     if context is None:
         if static is not None:

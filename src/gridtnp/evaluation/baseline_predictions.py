@@ -18,7 +18,8 @@ from gridtnp.baselines.interpolation import Points, RawTask, observed_targets
 from gridtnp.data.dataset import Dataset
 from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
 from gridtnp.evaluation.scores import Forecasts
-from gridtnp.inference.conditioning import Conditioning, ContextReader, Static
+from gridtnp.inference.conditioning import Conditioning
+from gridtnp.inference.context_reader import ContextReader, Static
 from gridtnp.inference.forecasts import Advance, Forecaster, above
 from gridtnp.inference.prediction import Exceed, require_quantiles, thresholds
 from gridtnp.inference.queries import Answer, Places, Query, column

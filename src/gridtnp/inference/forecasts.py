@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from gridtnp.inference.conditioning import ContextReader
+from gridtnp.inference.context_reader import ContextReader
 from gridtnp.inference.queries import Answer, Query, attributes_of, column
 from gridtnp.inference.regions import Regions
 from gridtnp.inference.stores import hash_text

@@ -31,7 +31,8 @@ from torch import Tensor
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.distributions.marginals import from_normal
-from gridtnp.inference.conditioning import Conditioner, Conditioning, Static
+from gridtnp.inference.conditioning import Conditioner, Conditioning
+from gridtnp.inference.context_reader import Static
 from gridtnp.inference.forecasts import Advance, attributes, with_times
 from gridtnp.inference.queries import Answer, Places, Query
 from gridtnp.inference.regions import requested_times

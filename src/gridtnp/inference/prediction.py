@@ -20,7 +20,8 @@ from gridtnp.contents import ModelContents
 from gridtnp.distributions.kinds import limits as kind_limits
 from gridtnp.distributions.marginals import outputs_of
 from gridtnp.errors import require_known
-from gridtnp.inference.conditioning import Conditioner, Context, ContextReader, Static, Unusable
+from gridtnp.inference.conditioning import Conditioner, Context, Unusable
+from gridtnp.inference.context_reader import ContextReader, Static
 from gridtnp.inference.forecasts import Advance, Forecaster, above
 from gridtnp.inference.queries import Answer, Places, Query, column
 from gridtnp.inference.regions import Regions

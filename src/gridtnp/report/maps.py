@@ -15,7 +15,8 @@ from jaxtyping import Float
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.evaluation.results import MODEL, Evaluation
-from gridtnp.inference.conditioning import Context, ContextReader
+from gridtnp.inference.conditioning import Context
+from gridtnp.inference.context_reader import ContextReader
 from gridtnp.inference.forecasts import Advance, above
 from gridtnp.inference.joint_samples import sample
 from gridtnp.inference.prediction import predict

@@ -16,7 +16,8 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.evaluation.saved import SavedScores
-from gridtnp.inference.conditioning import Conditioner, Context, Encodings, Static, dataset_of
+from gridtnp.inference.conditioning import Conditioner, Context, Encodings
+from gridtnp.inference.context_reader import Static, dataset_of
 from gridtnp.inference.forecasts import above, attributes
 from gridtnp.inference.prediction import predict, thresholds
 from gridtnp.inference.queries import column
