@@ -116,7 +116,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_short")
-@pytest.mark.parametrize("scores", [[1.0] * 7, [1.0, *(1.1, 0.999, 0.995, 1.0, 1.2, 1.3)]])
+@pytest.mark.parametrize("scores", [[1.0] * 7, [1.0, *(1.1, 0.999, 0.995, 1.0, 1.2, 1.3), 0.992]])
 def test_without_a_gain_nothing_is_deformed(scores: list[float]) -> None:
     at, y = rough_west(4)
     made, left = process(), iter(scores)

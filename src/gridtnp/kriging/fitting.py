@@ -102,7 +102,7 @@ def deform(
     everything, mask = mask, mask & (error.abs() <= TRIMMED * std)
     generator = torch.Generator().manual_seed(0)
     before = best = scores()
-    kept = _values(process)
+    kept = start = _values(process)
     process.deformation.start(process.coordinates(inputs)[mask], generator)
     parameters = [*_hyper_parameters(process), *process.deformation.weights()]
     optimiser = torch.optim.Adam(parameters, lr=RATE)
@@ -112,20 +112,18 @@ def deform(
             group["lr"] = RATE * min(1, step / WARM_UP) * cosine
         some = _some(generator, *y.shape)
         _ascend(process, optimiser, inputs[some], y[some], mask[some])
-        if step % SCORED == 0:
-            found = scores()
-            saved = before - found
-            least = max(GAIN * before.mean(), saved.std() / len(saved) ** 0.5)
-            if found.mean() < best.mean() and saved.mean() > least:
-                best, kept = found, _values(process)
+        if step % SCORED == 0 and (found := scores()).mean() < best.mean():
+            best, kept = found, _values(process)
     _restore(process, kept)
-    if best is not before:
-        fit(process, inputs, y, everything)
-        found = scores()
-        if found.mean() < best.mean():
-            best = found
-        else:
-            _restore(process, kept)
+    if best is before:
+        return 0.0
+    fit(process, inputs, y, everything)  # the others, given the deformation
+    if (found := scores()).mean() < best.mean():
+        best, kept = found, _values(process)
+    saved = before - best
+    if saved.mean() <= max(GAIN * before.mean(), saved.std() / len(saved) ** 0.5):
+        best, kept = before, start
+    _restore(process, kept)
     return 1 - (best.mean() / before.mean()).item()
 
 
