@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from gridtnp.data.coast import LAND, Coast
 from gridtnp.data.description import describe_source, record_of, unit_conflicts
-from gridtnp.data.features import COMPUTED, static_features
+from gridtnp.data.features import COMPUTED, StaticFeature, static_features
 from gridtnp.data.splits import Period, hold_out, periods, show_period
 from gridtnp.errors import require_known
 from gridtnp.sources.coordinates import western_edge
@@ -79,6 +80,7 @@ class Dataset:
         self.statics, found = static_features(static, self.sources, na_values)
         notes += found
         self._static = {name: self._static_values(s) for name, s in self.sources.items()}
+        self._land: dict[str, Float[np.ndarray, "n 1"]] = {}
         notes += self._unknown_statics()
         notes += unit_conflicts(self.sources)
         self.notes = tuple(notes)
@@ -165,6 +167,16 @@ class Dataset:
             time = time[:1]  # features that depend on time alone are computed once
         made = [COMPUTED[name][1](time, lat, lon) for name in self.computed]
         return np.concatenate([np.broadcast_to(m, (len(lat), m.shape[-1])) for m in made], -1)
+
+    def with_land_fraction(self) -> Dataset:
+        """The same data with the share of land as another static feature; see `land_fraction`."""
+        made = copy.copy(self)
+        land = StaticFeature(LAND, Coast(), LAND)
+        if not self._land:  # computed once for all parts
+            self._land.update({name: land.of(s)[:, None] for name, s in self.sources.items()})
+        made.statics = {**self.statics, LAND: land}
+        made._static = {k: np.concatenate([v, self._land[k]], -1) for k, v in self._static.items()}
+        return made
 
     # ---- parts -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
+from gridtnp.data.coast import Coast
 from gridtnp.errors import require_known
 from gridtnp.sources.coordinates import NAMES, wrap
 from gridtnp.sources.quality import Note
@@ -80,7 +81,7 @@ class StaticFeature:
     """A static field, a column of the sources, or both, where the column takes precedence."""
 
     name: str
-    field: StaticField | None
+    field: StaticField | Coast | None
     column: str
 
     def of(self, source: Source) -> Float[np.ndarray, " n"]:

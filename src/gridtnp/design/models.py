@@ -26,8 +26,10 @@ from gridtnp.config import (
     Raw,
     Swin,
 )
+from gridtnp.data.coast import LAND
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.design.features import add_land_fraction
 from gridtnp.design.grids import (
     choose_cell,
     extent_of,
@@ -154,6 +156,12 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
     training = recipe(name_or_recipe)
     if options.recipe is None and has_fast_bfloat16(device):
         training = replace(training, precision="bfloat16")
+    reasons: list[tuple[str, str, str]] = []
+    if config is None:
+        train, coast = add_land_fraction(train)
+        reasons += [(LAND.replace("_", " "), "another feature", coast)] * bool(coast)
+    elif LAND in config.features and LAND not in train.statics:
+        train = train.with_land_fraction()
     spec = TaskSpec.of(
         train,
         window=options.context_window,
@@ -181,7 +189,6 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
     require_overlap(train, spec, sampler)
     tasks = [sampler.draw(index) for index in range(DRAWS)]
     _require_variation(spec, normaliser, tasks)
-    reasons: list[tuple[str, str, str]] = []
     if config is None:
         config = _design_network(train, spec, options, scale, tasks, choices, reasons)
     else:

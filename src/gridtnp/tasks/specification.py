@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from gridtnp.config import Part
+from gridtnp.data.coast import LAND
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.grid import Grid
@@ -88,8 +89,11 @@ class TaskSpec(Part):
     def aligned(self, data: Dataset, grid: Grid | None = None) -> Dataset:
         """The data with the features and longitudes that the model was trained with.
 
-        With a `grid`, without the locations outside of it.
+        The share of land is computed if it is not given. With a `grid`, without the locations
+        outside of it.
         """
+        if LAND in self.statics and LAND not in data.statics:
+            data = data.with_land_fraction()
         features = (*self.statics, *self.computed)
         given = (*data.statics, *data.computed)
         if given != features:
