@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
+LONG = ("tutorial.md", "training.md", "likelihoods.md")
+"""Pages that fit models for more than 20 seconds."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -24,7 +26,7 @@ def examples(page: Path) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name == "tutorial.md"))
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in LONG))
         for page in PAGES[1:]
     ],
 )
