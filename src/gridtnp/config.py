@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from torch import nn
 
 from gridtnp.distributions.kinds import Likelihood, limits, second_of_pairs
@@ -243,7 +251,8 @@ class Kriging(Part):
     of the coordinates) and `hours` initialise hyper-parameters. `powers` are those of the values
     that are kriged, one for each output: 1/2 kriges their roots, which only outputs that are never
     negative have; without any, values are kriged as they are. `pretrained` blends the answer with
-    that of the pretrained process, as far as validation tasks support it.
+    that of the pretrained process, as far as validation tasks support it. Of up to `places` places,
+    deviations from the regression that persist from task to task are kept, if they support that.
     """
 
     kind: Literal["kriging"] = "kriging"
@@ -255,6 +264,7 @@ class Kriging(Part):
     hours: PositiveFloat = 24.0
     powers: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = ()
     pretrained: bool = False
+    places: NonNegativeInt = 0
 
 
 class ModelConfig(Part):

@@ -48,6 +48,7 @@ from gridtnp.training.calibration import (
     calibrated_spread,
     calibration_gain,
 )
+from gridtnp.training.prior_fitting import fit_prior
 
 GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
 
@@ -202,7 +203,7 @@ def test_fresh_weights_predict_what_kriging_predicts() -> None:
     made = network(one)
     seen = one.context["stations"]
     assert seen.y is not None
-    gp = network._process(0)
+    gp = network.process(0)
     none = seen.x[..., :0]
     given = gp.condition_robustly(
         network._inputs(seen, none), seen.y[..., 1].double(), torch.ones(seen.x.shape[:2]) > 0
@@ -319,7 +320,7 @@ def test_without_observations_of_the_target_it_is_regression() -> None:
         y = 3 * (target.x * slope[:, None]).sum(-1, keepdim=True) / 40 + 0.5
         return Task({"ships": ships}, replace(target, y=y))
 
-    network.fit_prior([one(seed) for seed in range(4)])
+    fit_prior(network, [one(seed) for seed in range(4)])
     made, wanted = network(one(9)), one(9).target.y
     assert wanted is not None
     x = one(9).target.x - torch.tensor([44.0, 4.0])

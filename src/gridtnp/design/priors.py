@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from gridtnp.config import GriddedField, Kriging
 from gridtnp.data.dataset import Dataset
 from gridtnp.design.grids import Extent, regular_axes, source_time_axis
 from gridtnp.distributions.kinds import Likelihood
 from gridtnp.grid import Grid
+from gridtnp.sources.source import Panel
 from gridtnp.tasks.specification import TaskSpec
 
 RAIN, ROOT = ("bernoulli-gamma", "censored-gamma"), 0.5
 """Likelihoods of rain, whose square roots are nearer to normal than the values themselves."""
 MAX_KRIGED = 4000
 """Most observations of a task, on average, that are kriged unless asked for."""
+MAX_PLACES, MIN_TIMES = 1000, 8
+"""Most places whose persistent deviations are kept, and fewest times of each that can tell."""
 
 
 def design_prior(
@@ -77,7 +82,19 @@ def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:
         drift=tuple(train.statics),
         fields=_fields(train, spec),
         length_scale=max(height, width, 1e-3) / 3,
+        places=_places(train, spec),
     )
+
+
+def _places(train: Dataset, spec: TaskSpec) -> int:
+    """How many places of the target's source can be kept; none if they move or are too many."""
+    source = train.sources[spec.target_source]
+    if "time" in spec.coordinates:
+        return 0
+    used = np.broadcast_to(train.context_places.get(source.name, True), source.lat.shape)
+    unique = len(np.unique(source.lat[used] + 1j * source.lon[used]))
+    times = source.steps if isinstance(source, Panel) else used.sum() / max(unique, 1)
+    return unique if unique <= MAX_PLACES and times >= MIN_TIMES else 0
 
 
 def _fields(train: Dataset, spec: TaskSpec) -> tuple[GriddedField, ...]:

@@ -9,7 +9,8 @@ all other hyper-parameters are fitted again, given the deformation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float
@@ -66,22 +67,21 @@ def fit(
     """
     inputs, y, mask = inputs[:LIKELIHOOD,], y[:LIKELIHOOD], mask[:LIKELIHOOD]
     process.pseudo_count.fill_(1.0)
-    start, everything = _values(process), mask
+    start, everything = values_of(process), mask
     _maximise(process, inputs, y, mask)
-    ordinary = _values(process)
+    ordinary = values_of(process)
     score = _cross_validated(process, process.condition_robustly(inputs, y, everything))
     for _ in range(REFITS):
-        error, std = process.leave_one_out(process.condition(inputs, y, mask))
-        plausible = mask & (error.abs() <= TRIMMED * std)
-        if torch.equal(plausible, mask):
+        fewer = plausible(process, inputs, y, mask)
+        if torch.equal(fewer, mask):
             break
-        mask = plausible
-        _restore(process, start)  # outliers misled the search
+        mask = fewer
+        restore(process, start)  # outliers misled the search
         _maximise(process, inputs, y, mask)
     process.tolerance.fill_(TOLERATED)
     robust = _cross_validated(process, process.condition_robustly(inputs, y, everything))
     if not robust < (1 - GAIN) * score:
-        _restore(process, ordinary)
+        restore(process, ordinary)
     _fit_local_spread(process, inputs, y, everything)
 
 
@@ -98,11 +98,10 @@ def deform(
     What it saves must be more than chance explains: the standard error over the places. Returns the
     fraction of the mean score that it saves, which is 0 if nothing was deformed.
     """
-    error, std = process.leave_one_out(process.condition(inputs, y, mask))
-    everything, mask = mask, mask & (error.abs() <= TRIMMED * std)
+    everything, mask = mask, plausible(process, inputs, y, mask)
     generator = torch.Generator().manual_seed(0)
     before = best = scores()
-    kept = start = _values(process)
+    kept = start = values_of(process)
     process.deformation.start(process.coordinates(inputs)[mask], generator)
     parameters = [*_hyper_parameters(process), *process.deformation.weights()]
     optimiser = torch.optim.Adam(parameters, lr=RATE)
@@ -113,18 +112,24 @@ def deform(
         some = _some(generator, *y.shape)
         _ascend(process, optimiser, inputs[some], y[some], mask[some])
         if step % SCORED == 0 and (found := scores()).mean() < best.mean():
-            best, kept = found, _values(process)
-    _restore(process, kept)
+            best, kept = found, values_of(process)
+    restore(process, kept)
     if best is before:
         return 0.0
     fit(process, inputs, y, everything)  # the others, given the deformation
     if (found := scores()).mean() < best.mean():
-        best, kept = found, _values(process)
+        best, kept = found, values_of(process)
     saved = before - best
     if saved.mean() <= max(GAIN * before.mean(), saved.std() / len(saved) ** 0.5):
         best, kept = before, start
-    _restore(process, kept)
+    restore(process, kept)
     return 1 - (best.mean() / before.mean()).item()
+
+
+def plausible(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> Tensor:
+    """The mask without observations that all others contradict."""
+    error, std = process.leave_one_out(process.condition(inputs, y, mask))
+    return mask & (error.abs() <= TRIMMED * std)
 
 
 def _some(generator: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
@@ -144,7 +149,7 @@ def _ascend(
 ) -> None:
     """A step towards a larger likelihood with a small deformation."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    with torch.enable_grad(), _trained(parameters):
+    with torch.enable_grad(), trained(parameters):
         optimiser.zero_grad()
         loss = -process.log_likelihood(process.condition(inputs, y, mask)) / mask.sum().clamp_min(1)
         moved = process.deformation.outputs(process.coordinates(inputs))[mask]
@@ -154,18 +159,15 @@ def _ascend(
         optimiser.step()
 
 
-class _trained:
-    """Buffers that have gradients within a block."""
-
-    def __init__(self, buffers: Iterable[Tensor]) -> None:
-        self.buffers = list(buffers)
-
-    def __enter__(self) -> None:
-        for p in self.buffers:
-            p.requires_grad_(True)
-
-    def __exit__(self, *_: object) -> None:
-        for p in self.buffers:
+@contextmanager
+def trained(buffers: Sequence[Tensor]) -> Iterator[None]:
+    """Buffers have gradients within this block."""
+    for p in buffers:
+        p.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for p in buffers:
             p.requires_grad_(False)
             p.grad = None
 
@@ -186,11 +188,12 @@ def _fit_local_spread(process: GaussianProcess, inputs: Inputs, y: Tensor, mask:
     process.pseudo_count.fill_(PSEUDO_COUNTS[scores.index(min(scores))])
 
 
-def _values(process: GaussianProcess) -> list[Tensor]:
+def values_of(process: GaussianProcess) -> list[Tensor]:
+    """All hyper-parameters, to be restored."""
     return [p.clone() for p in process.buffers()]
 
 
-def _restore(process: GaussianProcess, values: list[Tensor]) -> None:
+def restore(process: GaussianProcess, values: list[Tensor]) -> None:
     for p, value in zip(process.buffers(), values, strict=True):
         p.copy_(value)
 
@@ -198,6 +201,7 @@ def _restore(process: GaussianProcess, values: list[Tensor]) -> None:
 def _hyper_parameters(process: GaussianProcess) -> list[Tensor]:
     """Those that the likelihood determines, without the deformation."""
     others = [process.tolerance, process.pseudo_count, *process.deformation.buffers()]
+    others += [] if process.persistent is None else process.persistent.buffers()
     return [p for p in process.buffers() if not any(p is other for other in others)]
 
 
@@ -242,7 +246,7 @@ def _search(
         value.backward()
         return value
 
-    with torch.enable_grad(), _trained(parameters):
+    with torch.enable_grad(), trained(parameters):
         search.step(loss)
 
 

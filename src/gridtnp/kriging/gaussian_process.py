@@ -17,13 +17,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gridtnp.kriging.deformation import Deformation
+from gridtnp.kriging.persistent import Deviations, PersistentField, exp_of
 
 JITTER = 1e-6
 """Added to the diagonal of covariance matrices, relative to the largest variance or to 1."""
 NEAR = 1e-9
 """Points that are nearer to each other, in length scales, coincide."""
-LARGEST = 8.0
-"""Limit of the logarithm of a hyper-parameter."""
 LENIENT = 8.0
 """Standardised leave-one-out errors up to this are not outliers, unless fitted otherwise."""
 NEIGHBOUR = 6
@@ -44,17 +43,20 @@ CONSTANT = 1e6
 class Inputs:
     """Cartesian places, times in hours, and regressors: those of the drift first; in float64.
 
-    `error` is the variance of readings there beyond the noise of all, where they are observed.
+    `error` is the variance of readings there beyond the noise of all, where they are observed;
+    `persistent` is what is known of these places from other tasks.
     """
 
     place: Float[Tensor, "*batch n d"]
     time: Float[Tensor, "*batch n"] | None
     regressors: Float[Tensor, "*batch n r"]
     error: Float[Tensor, "*batch n"] | None = None
+    persistent: Deviations | None = None
 
     def __getitem__(self, index: tuple[int | slice | Tensor | None, ...]) -> Inputs:
         time, error = (None if v is None else v[index] for v in (self.time, self.error))
-        return Inputs(self.place[index], time, self.regressors[index], error)
+        known = None if self.persistent is None else self.persistent[index]
+        return Inputs(self.place[index], time, self.regressors[index], error, known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,8 @@ class GaussianProcess(nn.Module):
     `drifts` regressors. Hyper-parameters are fitted (`fitting.py`) and not trained; positive ones
     are kept as logarithms. Places have `dimensions` Cartesian coordinates, `length` is in their
     units. The local spread is a weighted mean of 1, which counts as `pseudo_count` observations,
-    and the errors around.
+    and the errors around. Inputs that know their deviations from the regression in other tasks,
+    at up to `places` places, have these added.
     """
 
     amplitude: Tensor
@@ -129,10 +132,12 @@ class GaussianProcess(nn.Module):
         timed: bool,
         length: float,
         hours: float,
+        places: int = 0,
     ) -> None:
         super().__init__()
         self.timed = timed
         self.deformation = Deformation(dimensions + distances)
+        self.persistent = PersistentField(places, dimensions + distances) if places else None
 
         def log(name: str, value: float, *shape: int) -> None:
             self.register_buffer(name, torch.full(shape, math.log(value)))
@@ -156,9 +161,12 @@ class GaussianProcess(nn.Module):
             return a
         found = self.deformation(self.coordinates(a))
         dimensions = a.place.shape[-1]
-        lengths = torch.cat([_exp(self.length).expand(dimensions), _exp(self.feature_length)])
+        lengths = torch.cat([exp_of(self.length).expand(dimensions), exp_of(self.feature_length)])
         scaled = torch.cat([found.coordinates / lengths, found.additional], -1)
-        amplitude, noise = _exp(self.amplitude) * found.amplitude, _exp(self.noise) * found.noise
+        amplitude, noise = (
+            exp_of(self.amplitude) * found.amplitude,
+            exp_of(self.noise) * found.noise,
+        )
         return Points(a, scaled, amplitude, noise)
 
     def coordinates(self, a: Inputs) -> Float[Tensor, "*batch n d"]:
@@ -169,11 +177,12 @@ class GaussianProcess(nn.Module):
         """Places, features and times in units of their length scales."""
         if not self.timed or a.inputs.time is None:
             return a.coordinates
-        return torch.cat([a.coordinates, (a.inputs.time / _exp(self.hours))[..., None]], -1)
+        return torch.cat([a.coordinates, (a.inputs.time / exp_of(self.hours))[..., None]], -1)
 
     def mean(self, a: Inputs) -> Float[Tensor, "batch n"]:
-        """The linear regression."""
-        return a.regressors @ self.coefficients.double() + self.constant.double()
+        """The linear regression, and what persists."""
+        mean = a.regressors @ self.coefficients.double() + self.constant.double()
+        return mean if a.persistent is None else mean + a.persistent.mean
 
     def covariance(self, a: Points, b: Points) -> Float[Tensor, "batch n m"]:
         """Between two sets of points, without noise."""
@@ -181,9 +190,12 @@ class GaussianProcess(nn.Module):
         local = local * a.amplitude[:, :, None] * b.amplitude[:, None]
         if self.timed and a.inputs.time is not None and b.inputs.time is not None:
             apart = (a.inputs.time[:, :, None] - b.inputs.time[:, None]).abs()
-            local = local * torch.exp(-apart / _exp(self.hours))
+            local = local * torch.exp(-apart / exp_of(self.hours))
+        known = (a.inputs.persistent, b.inputs.persistent)
+        if self.persistent is not None and known[0] is not None and known[1] is not None:
+            local = local + self.persistent.covariance(known[0], known[1])
         return (
-            local + _exp(self.level).square() + self._drifts(a.inputs) @ self._drifts(b.inputs).mT
+            local + exp_of(self.level).square() + self._drifts(a.inputs) @ self._drifts(b.inputs).mT
         )
 
     def _correlation(self, r: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n m"]:
@@ -196,7 +208,10 @@ class GaussianProcess(nn.Module):
     def variance(self, a: Points) -> Float[Tensor, "batch n"]:
         """Prior variance, without noise."""
         drift = self._drifts(a.inputs).square().sum(-1)
-        return a.amplitude.square() + _exp(self.level).square() + drift
+        variance = a.amplitude.square() + exp_of(self.level).square() + drift
+        if self.persistent is None or a.inputs.persistent is None:
+            return variance
+        return variance + self.persistent.variance(a.inputs.persistent)
 
     def noise_variance(self, a: Points) -> Float[Tensor, "batch n"]:
         """Of observations at these points, reading errors included where they are known."""
@@ -204,7 +219,7 @@ class GaussianProcess(nn.Module):
         return noise if a.inputs.error is None else noise + a.inputs.error
 
     def _drifts(self, a: Inputs) -> Float[Tensor, "batch n d"]:
-        return a.regressors[..., : len(self.drift)] * _exp(self.drift)
+        return a.regressors[..., : len(self.drift)] * exp_of(self.drift)
 
     def condition(
         self,
@@ -313,10 +328,6 @@ def crps(error: Tensor, std: Tensor) -> Tensor:
     z = error / std
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     return std * (z * torch.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))
-
-
-def _exp(log: Tensor) -> Tensor:
-    return log.double().clamp(-LARGEST, LARGEST).exp()
 
 
 def _distance(a: Float[Tensor, "batch n d"], b: Float[Tensor, "batch m d"]) -> Tensor:

@@ -103,6 +103,7 @@ def _kriged(config: ModelConfig, prior: Kriging) -> KrigedNetwork:
         hours=prior.hours,
         powers=prior.powers,
         pretrained=frozen() if prior.pretrained else None,
+        places=prior.places,
         gaussian=[one.is_normal for one in config.likelihood] or None,
     )
 

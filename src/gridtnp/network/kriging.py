@@ -8,7 +8,7 @@ double precision, which autocast leaves alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -22,21 +22,17 @@ from torch.distributions import Distribution, Normal
 from gridtnp.amortised.network import Interpolator
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
-from gridtnp.kriging.fitting import deform, fit
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior, crps
+from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior
+from gridtnp.kriging.persistent import History
 from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.network.pretrained import NOT_EXPORTED, Interpolated, blend
-from gridtnp.task import PointSet, Task
+from gridtnp.task import PointSet
 
 EXACT = 512
 """Larger contexts are not factorised as a whole: each target uses its nearest observations."""
 NEAREST = 24
 """Nearest observations per target in large contexts."""
-FITTED = 200
-"""Observations of a task that hyper-parameters are fitted to."""
-SCORED = 100
-"""Fewest validation targets that can support a deformation."""
 ENTRIES = 2**18
 """Entries of a covariance matrix that are held at once."""
 PIECE = 512
@@ -66,11 +62,12 @@ class Encoding:
     """The context as kriging and the network see it.
 
     `given` holds, for each output, its posterior, its observations if they are too many to
-    factorise, or None if it is not observed.
+    factorise, or None if it is not observed; `histories`, what other tasks say of its places.
     """
 
     fields: list[Raster]
     given: list[Posterior | Observations | None]
+    histories: list[History | None]
     inner: object
     pretrained: list[Interpolated | None]
     """Where an answer is blended with that of the pretrained process."""
@@ -84,7 +81,8 @@ class KrigedNetwork(NeuralProcess):
     `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
     both are chosen on validation tasks, for outputs that are `gaussian`. `powers` are those of the
     values that are kriged, such as 1/2 for rain, whose roots are nearly normal. `share` is the part
-    that a `pretrained` process has in the answer.
+    that a `pretrained` process has in the answer. What persists is kept of up to `places` places;
+    training `forgets` (1 or 0) those of its targets.
     """
 
     def __init__(
@@ -101,6 +99,7 @@ class KrigedNetwork(NeuralProcess):
         gaussian: Sequence[bool] | None = None,
         powers: Sequence[float] = (),
         pretrained: Interpolator | None = None,
+        places: int = 0,
     ) -> None:
         super().__init__(signature, network.grid)
         self.gaussian = (True,) * len(outputs) if gaussian is None else tuple(gaussian)
@@ -118,6 +117,7 @@ class KrigedNetwork(NeuralProcess):
                 timed="time" in signature.coordinates,
                 length=length,
                 hours=hours,
+                places=places,
             )
             for _ in self.outputs
         )
@@ -125,6 +125,8 @@ class KrigedNetwork(NeuralProcess):
         self.register_buffer("trust", torch.ones(len(self.outputs)))
         self.log_spread: Tensor
         self.register_buffer("log_spread", torch.zeros(len(self.outputs)))
+        self.forgets: Tensor
+        self.register_buffer("forgets", torch.zeros(len(self.outputs)), persistent=places > 0)
         self.pretrained = pretrained
         self.share: Tensor
         self.register_buffer(
@@ -135,21 +137,25 @@ class KrigedNetwork(NeuralProcess):
         fields = rasters(self.fields, context)
         sampled = {k: sample(fields, v.x, skip=k) for k, v in context.items()}
         seen = [
-            None if of is None else self._observed(j, context[of[0]], of[1], sampled[of[0]])
+            None if of is None else self.observed(j, context[of[0]], of[1], sampled[of[0]])
             for j, of in enumerate(self.outputs)
         ]
-        given = [self._condition(j, found) for j, found in enumerate(seen)]
+        known = [self.posterior(j, found) for j, found in enumerate(seen)]
+        given, histories = [one for one, _ in known], [history for _, history in known]
         extended = {
-            name: _extended(points, self._at_context(name, points, seen, given), sampled[name])
+            name: _extended(
+                points, self._at_context(name, points, seen, given, histories), sampled[name]
+            )
             for name, points in context.items()
         }
         blended = [self._interpolated(j, found) for j, found in enumerate(seen)]
-        return Encoding(fields, given, self.network.encode(extended), blended)
+        return Encoding(fields, given, histories, self.network.encode(extended), blended)
 
     def decode(self, encoding: Encoding, target: PointSet) -> Distribution:
         sampled = sample(encoding.fields, target.x)
         at = self._inputs(target, sampled)
-        found = [self._predict(j, given, at) for j, given in enumerate(encoding.given)]
+        known = zip(encoding.given, encoding.histories, strict=True)
+        found = [self.kriged(j, given, at, history) for j, (given, history) in enumerate(known)]
         mean, std = (torch.stack([pair[i] for pair in found], -1) for i in range(2))
         columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
@@ -181,7 +187,7 @@ class KrigedNetwork(NeuralProcess):
             raise ValueError(NOT_EXPORTED)
         if not self.share[j] > 0:
             return None
-        drifts = len(self._process(j).drift)
+        drifts = len(self.process(j).drift)
         return Interpolated.of(self.pretrained, seen.inputs, seen.y, seen.mask, drifts)
 
     def _back(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,88 +205,18 @@ class KrigedNetwork(NeuralProcess):
                 stds[j] = spread.clamp_min(LEAST_SPREAD**2).sqrt()
         return torch.stack(means, -1), torch.stack(stds, -1)
 
-    @torch.no_grad()
-    def fit_prior(self, tasks: Iterable[Task], validation: Sequence[Task] = ()) -> list[float]:
-        """Fit the hyper-parameters to training tasks.
-
-        First by maximum likelihood, as kriging does, then with a deformation that validation tasks
-        support. Returns the fraction of their CRPS that it saves, for each output.
-        """
-        self.share.zero_()  # chosen when the network is trained
-        generators = [torch.Generator().manual_seed(0) for _ in self.outputs]
-        pieces: list[list[tuple[Inputs, Tensor]]] = [[] for _ in self.outputs]
-        for task in tasks:
-            for j, generator in enumerate(generators):
-                found = self._all_observations(task, j)
-                for b in range(task.target.batch):
-                    rows = torch.nonzero(found.mask[b].cpu())[:, 0]
-                    order = torch.randperm(len(rows), generator=generator)[:FITTED]
-                    some = rows[order].to(found.y.device)
-                    pieces[j].append((found.inputs[b, some], found.y[b, some]))
-        saved = []
-        for j, data in enumerate(pieces):
-            process, observed, scores = self._process(j), _padded(data), self._scorer(j, validation)
-            fit(process, *observed)
-            saved.append(0.0 if scores is None else deform(process, *observed, scores))
-        return saved
-
-    def _scorer(
-        self, j: int, validation: Sequence[Task]
-    ) -> Callable[[], Float[Tensor, " places"]] | None:
-        """A function that returns the mean CRPS of kriging one output at each validation place.
-
-        None if they have too few targets, or none of its observations.
-        """
-        of, found, where = self.outputs[j], [], []
-        for task in validation:
-            context = self.signature.complete(task.context, task.target)
-            fields = rasters(self.fields, context)
-            target = self._observed(j, task.target, j, sample(fields, task.target.x))
-            if of is not None:
-                points = context[of[0]]
-                seen = self._observed(j, points, of[1], sample(fields, points.x, skip=of[0]))
-                found.append((seen, target))
-                where.append(target.inputs.place[target.mask])
-        if sum(map(len, where)) < SCORED:
-            return None
-        _, place, counts = torch.cat(where).unique(dim=0, return_inverse=True, return_counts=True)
-
-        def scores() -> Float[Tensor, " places"]:
-            each = []
-            for seen, target in found:
-                mean, std = self._predict(j, self._condition(j, seen), target.inputs)
-                each.append(crps(target.y - mean, std)[target.mask])
-            return (
-                torch.zeros_like(counts, dtype=each[0].dtype).index_add(0, place, torch.cat(each))
-                / counts
-            )
-
-        return scores
-
-    def _all_observations(self, task: Task, j: int) -> Observations:
-        """Observations of an output in a task: the targets, followed by the context."""
-        context = self.signature.complete(task.context, task.target)
-        fields, of = rasters(self.fields, context), self.outputs[j]
-        found = [self._observed(j, task.target, j, sample(fields, task.target.x))]
-        if of is not None:
-            points = context[of[0]]
-            found.append(self._observed(j, points, of[1], sample(fields, points.x, skip=of[0])))
-        times = [one.inputs.time for one in found if one.inputs.time is not None]
-        inputs = Inputs(
-            torch.cat([one.inputs.place for one in found], 1),
-            torch.cat(times, 1) if times else None,
-            torch.cat([one.inputs.regressors for one in found], 1),
-            _joined([one.inputs.error for one in found], [one.y for one in found]),
-        )
-        y, mask = (torch.cat(c, 1) for c in ([o.y for o in found], [o.mask for o in found]))
-        return Observations(inputs, y, mask)
+    @property
+    def knows_places(self) -> bool:
+        """Whether it knows how places deviate from the regression in all tasks."""
+        fields = (self.process(j).persistent for j in range(len(self.outputs)))
+        return any(field is not None and field.known for field in fields)
 
     # ---- kriging ---------------------------------------------------------------------------------
 
-    def _process(self, j: int) -> GaussianProcess:
+    def process(self, j: int) -> GaussianProcess:
         return cast(GaussianProcess, self.processes[j])
 
-    def _observed(self, j: int, points: PointSet, column: int, sampled: Tensor) -> Observations:
+    def observed(self, j: int, points: PointSet, column: int, sampled: Tensor) -> Observations:
         """Observations of output `j` in a column of some points."""
         assert points.y is not None
         y = points.y[..., column].double()
@@ -292,10 +228,43 @@ class KrigedNetwork(NeuralProcess):
             inputs = replace(inputs, error=points.error[..., column].double().square())
         return Observations(inputs, y, mask)
 
-    def _condition(self, j: int, seen: Observations | None) -> Posterior | Observations | None:
-        if seen is None or (not torch.compiler.is_compiling() and seen.y.shape[1] > EXACT):
-            return seen
-        return self._process(j).condition_robustly(seen.inputs, seen.y, seen.mask)
+    def _history(self, j: int, seen: Observations | None) -> History | None:
+        """What other tasks say of the places of an output.
+
+        For predictions at places that training knows nothing of, training tasks know the places of
+        their context only.
+        """
+        field = self.process(j).persistent
+        if field is None or not field.known:
+            return None
+        if not self.training or not self.forgets[j] > 0:
+            return field.history()
+        if seen is None:
+            return field.history(field.places[None, :0])
+        context = self.process(j).coordinates(seen.inputs)
+        return field.history(context.masked_fill(~seen.mask[..., None], torch.inf))
+
+    def _with_history(self, j: int, at: Inputs, history: History | None) -> Inputs:
+        """Points that know how far their places deviate in other tasks."""
+        process = self.process(j)
+        if history is None or process.persistent is None or at.persistent is not None:
+            return at
+        return replace(at, persistent=process.persistent.at(process.coordinates(at), history))
+
+    def posterior(
+        self, j: int, seen: Observations | None
+    ) -> tuple[Posterior | Observations | None, History | None]:
+        """An output given its observations, and what other tasks say of its places.
+
+        Observations that are too many to factorise stay as they are.
+        """
+        history = self._history(j, seen)
+        if seen is None:
+            return None, history
+        seen = replace(seen, inputs=self._with_history(j, seen.inputs, history))
+        if not torch.compiler.is_compiling() and seen.y.shape[1] > EXACT:
+            return seen, history
+        return self.process(j).condition_robustly(seen.inputs, seen.y, seen.mask), history
 
     def _at_context(
         self,
@@ -303,6 +272,7 @@ class KrigedNetwork(NeuralProcess):
         points: PointSet,
         seen: Sequence[Observations | None],
         given: Sequence[Posterior | Observations | None],
+        histories: Sequence[History | None],
     ) -> Float[Tensor, "batch n c"]:
         """The features of a context set: leave-one-out for outputs that it observes, else zeros."""
         columns = []
@@ -310,36 +280,51 @@ class KrigedNetwork(NeuralProcess):
             if of is None or found is None or of[0] != name:
                 columns += [points.x.new_zeros(points.x.shape[:2]).double()] * len(COLUMNS)
                 continue
-            error, std = self._leave_one_out(j, found, posterior)
+            error, std = self._leave_one_out(j, posterior, histories[j])
             columns += [found.y - error, std.log(), error / std]
         return torch.stack(columns, -1)
 
     def _leave_one_out(
-        self, j: int, seen: Observations, given: Posterior | Observations | None
+        self, j: int, given: Posterior | Observations | None, history: History | None
     ) -> tuple[Tensor, Tensor]:
         if isinstance(given, Posterior):
-            error, std = self._process(j).leave_one_out(given)
-            return error, std * self._process(j).local_spread(given)
-        mean, std = self._from_nearest(j, seen, seen.inputs, skip=1)
-        return seen.y - mean, std
+            error, std = self.process(j).leave_one_out(given)
+            return error, std * self.process(j).local_spread(given)
+        assert given is not None
+        mean, std = self._from_nearest(j, given, given.inputs, history, skip=1)
+        return given.y - mean, std
 
-    def _predict(
-        self, j: int, given: Posterior | Observations | None, at: Inputs
+    def kriged(
+        self,
+        j: int,
+        given: Posterior | Observations | None,
+        at: Inputs,
+        history: History | None,
     ) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of an output at some points, given what `posterior` says."""
         if isinstance(given, Observations):
-            return self._from_nearest(j, given, at)
-        if given is None or torch.compiler.is_compiling():
-            return self._process(j).predict(given, at)
-        size = max(ENTRIES // max(given.mask.numel(), 1), 1)
-        pieces = range(0, max(at.place.shape[1], 1), size)
-        found = [self._process(j).predict(given, at[:, i : i + size]) for i in pieces]
+            return self._from_nearest(j, given, at, history)
+        if torch.compiler.is_compiling():
+            return self.process(j).predict(given, self._with_history(j, at, history))
+        each = 1 if given is None else given.mask.numel()
+        each = max(each, 0 if history is None else len(at.place) * history.weights.shape[1])
+        size = max(ENTRIES // max(each, 1), 1)
+        found = []
+        for i in range(0, max(at.place.shape[1], 1), size):
+            some = self._with_history(j, at[:, i : i + size], history)
+            found.append(self.process(j).predict(given, some))
         return torch.cat([m for m, _ in found], 1), torch.cat([s for _, s in found], 1)
 
     def _from_nearest(
-        self, j: int, given: Observations, at: Inputs, skip: int = 0
+        self,
+        j: int,
+        given: Observations,
+        at: Inputs,
+        history: History | None,
+        skip: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Every target from its own nearest observations, without the `skip` first ones."""
-        process, means, stds = self._process(j), [], []
+        process, means, stds = self.process(j), [], []
         seen, asked = process.points(given.inputs), process.points(at)
         for b in range(len(given.y)):
             places = process.scaled(seen)[b], process.scaled(asked)[b]
@@ -348,7 +333,9 @@ class KrigedNetwork(NeuralProcess):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
                 near = process.condition_robustly(seen[b, some], y, torch.ones_like(y) > 0)
-                mean, std = process.predict(near, asked[b, i : i + PIECE, None])
+                part = at[b : b + 1, i : i + PIECE]
+                part = self._with_history(j, part, history and history.of(b))
+                mean, std = process.predict(near, process.points(part)[0, :, None])
                 means.append(mean[:, 0])
                 stds.append(std[:, 0])
         shape = at.place.shape[:2]
@@ -388,32 +375,6 @@ def _dimensions(coordinates: Sequence[str]) -> int:
     """Cartesian coordinates of a place."""
     places = set(coordinates) - {"time"}
     return len(places) + (places >= SPHERE)
-
-
-def _padded(pieces: Sequence[tuple[Inputs, Tensor]]) -> tuple[Inputs, Tensor, Tensor]:
-    """Observations of several tasks as a batch: inputs, values and mask."""
-
-    def pad(values: Sequence[Tensor]) -> Tensor:
-        return nn.utils.rnn.pad_sequence(list(values), batch_first=True)
-
-    times = [inputs.time for inputs, _ in pieces if inputs.time is not None]
-    errors = [inputs.error for inputs, _ in pieces if inputs.error is not None]
-    inputs = Inputs(
-        pad([inputs.place for inputs, _ in pieces]),
-        pad(times) if times else None,
-        pad([inputs.regressors for inputs, _ in pieces]),
-        pad(errors) if errors else None,
-    )
-    mask = pad([torch.ones_like(y, dtype=torch.bool) for _, y in pieces])
-    return inputs, pad([y for _, y in pieces]), mask
-
-
-def _joined(errors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor | None:
-    """Variances of readings of several sets, zero where they are unknown; None without any."""
-    if all(error is None for error in errors):
-        return None
-    pairs = zip(errors, like, strict=True)
-    return torch.cat([torch.zeros_like(y) if e is None else e for e, y in pairs], 1)
 
 
 def _extended(points: PointSet, *columns: Tensor) -> PointSet:

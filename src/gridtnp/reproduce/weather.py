@@ -49,6 +49,7 @@ from gridtnp.tasks.selection import Fraction, Rest, Selection, Whole
 from gridtnp.tasks.specification import ContextSet, TaskSpec
 from gridtnp.training.calibration import calibrate_network
 from gridtnp.training.distributed import share_of
+from gridtnp.training.prior_fitting import fit_prior
 
 TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 1, 2, 3
 FAMILIES = {
@@ -299,7 +300,8 @@ class Weather(Experiment):
             number = max(1, self.scale.fitted // batch)
             # few tasks are not enough for a covariance that differs from place to place
             validation = self.validation(row) if self.scale.fitted >= FITTED else ()
-            model.fit_prior([self._keep(row)(sampler.draw(i)) for i in range(number)], validation)
+            tasks = [self._keep(row)(sampler.draw(i)) for i in range(number)]
+            fit_prior(model, tasks, validation)
             self._fitted[row] = model.processes, time.process_time() - start
         processes, seconds = self._fitted[row]
         model.processes = copy.deepcopy(processes)

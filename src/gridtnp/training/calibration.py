@@ -18,6 +18,7 @@ from gridtnp.kriging.gaussian_process import crps
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Sampler
+from gridtnp.training import prior_fitting
 
 TASKS, MORE_TASKS = LIKELIHOOD, 96
 """Training tasks that hyper-parameters are fitted to, without and with a validation part."""
@@ -38,15 +39,21 @@ WITHIN_90 = 1.6448536
 def fit_prior(model: ModelContents, sampler: Sampler, validation: Sequence[Task]) -> str:
     """Fit the prior of a network, if it has one, to training tasks; returns what was chosen.
 
-    The validation tasks decide how far its covariance differs from place to place.
+    The validation tasks decide what persists at places, and how far its covariance differs from
+    place to place.
     """
     if not isinstance(model.network, KrigedNetwork):
         return ""
     batches = -(-(MORE_TASKS if validation else TASKS) // sampler.batch)
-    saved = model.network.fit_prior((sampler.draw(i) for i in range(batches)), validation)
+    tasks = (sampler.draw(i) for i in range(batches))
+    found = prior_fitting.fit_prior(model.network, tasks, validation)
     chosen = [
-        f"{name}: covariance that differs from place to place, validation CRPS -{share:.0%}"
-        for name, share in zip(model.spec.target, saved, strict=True)
+        f"{name}: {what}, validation CRPS -{share:.1%}"
+        for name, fit in zip(model.spec.target, found, strict=True)
+        for what, share in (
+            ("deviations of places that persist", fit.persistent),
+            ("covariance that differs from place to place", fit.deformed),
+        )
         if share > 0
     ]
     return f"kriging: {'; '.join(chosen)}" if chosen else ""

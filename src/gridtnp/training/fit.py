@@ -24,6 +24,7 @@ from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.files import locked
+from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.processor import require_bfloat16
 from gridtnp.recipes import Recipe
 from gridtnp.recipes import recipe as to_recipe
@@ -180,10 +181,13 @@ def _task_maker(
 ) -> Callable[[int], Task]:
     """Training batches by index, with shift augmentation if positions are relative.
 
-    Of batches that are read from disk, the share of this process.
+    Not if the network knows its places, which would not be theirs. Of batches that are read from
+    disk, the share of this process.
     """
-    a = model.config.architecture
+    a, network = model.config.architecture, model.network
     grid = a.grid if isinstance(a, GriddedConfig) and a.positions == "relative" else None
+    if isinstance(network, KrigedNetwork) and network.knows_places:
+        grid = None
     if sampler.independent:
         mine = share_of(sampler.batch, rank, world)
 
