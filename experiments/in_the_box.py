@@ -2,6 +2,7 @@
 
 python experiments/in_the_box.py synthetic           scores per kind and number of observations
 python experiments/in_the_box.py real --data FOLDER  the data sets and splits of the leaderboard
+python experiments/in_the_box.py tuned --data FOLDER trained on, beside networks from random weights
 
 Finished parts are kept in `experiments/results/in-the-box`, so that an interrupted run continues.
 """
@@ -12,6 +13,7 @@ import argparse
 import json
 import platform
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,15 @@ from gridtnp.evaluation.baselines import default_baselines
 from gridtnp.pretrain.held_out import TEST_SEED, references, scores
 from gridtnp.training.run_folder import commit
 
-RESULTS = Path("experiments/results/in-the-box")
+RESULTS, RUNS = Path("experiments/results/in-the-box"), Path("runs/in-the-box")
 SAO = ("sao-temperature", "sao-dew-point", "sao-pressure")
 REAL = ("colorado-tmax", "colorado-tmin", "noaa-tmax", "noaa-dew-point", *SAO, "era5-uk")
+
+TUNED: dict[str, tuple[float, dict[str, Any]]] = {
+    "pretrained-1min": (1, {"start": "pretrained"}),
+    "random-10min": (10, {"prior": "none"}),
+}
+"""Minutes of training and options of `for_data`."""
 
 
 def synthetic(observed: list[int], tasks: int) -> None:
@@ -87,7 +95,26 @@ def real(folder: Path, names: list[str]) -> None:
         _write(f"{name}.json", rows)
 
 
-def _write(name: str, rows: list[dict[str, Any]]) -> None:
+def tuned(folder: Path, names: list[str]) -> None:
+    """A minute from the pretrained process beside ten from random weights, without kriging."""
+    for name in names:
+        case = CASES[name](folder)
+        train, val, test = case.data.split(**case.split)
+        for what, (minutes, options) in TUNED.items():
+            path = f"tuned/{name}-{what}.json"
+            if (RESULTS / path).exists():
+                continue
+            out, clock = RUNS / f"{name}-{what}", (time.perf_counter(), time.process_time())
+            model = gt.GriddedTNP.for_data(train, "tiny", quiet=True, **options)
+            model.fit(train, val, minutes=minutes, out=out, resume=out.exists(), quiet=True)
+            spent = (time.perf_counter() - clock[0], time.process_time() - clock[1])
+            table: Any = model.evaluate(test, [], limit=TIMES).to_dataframe()
+            rows = json.loads(table.to_json(orient="records"))
+            print(f"{name:16s} {what:16s} CRPS {rows[0]['crps']:.4f}, {spent[0]:.0f} s", flush=True)
+            _write(path, rows, seconds=spent[0], processor_seconds=spent[1])
+
+
+def _write(name: str, rows: list[dict[str, Any]], **facts: float) -> None:
     about = load()[1]
     origin = {
         "commit": commit(),
@@ -95,13 +122,14 @@ def _write(name: str, rows: list[dict[str, Any]]) -> None:
         "machine": f"{platform.machine()} {platform.system()}",
         "threads": torch.get_num_threads(),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / name).write_text(json.dumps(origin | {"rows": rows}, indent=1) + "\n")
+    path = RESULTS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(origin | facts | {"rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=["synthetic", "real"])
+    parser.add_argument("part", choices=["synthetic", "real", "tuned"])
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the other data")
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(REAL))
     parser.add_argument("--observations", nargs="*", type=int, default=[20, 60, 200, 600])
@@ -112,8 +140,10 @@ def main() -> None:
         torch.set_num_threads(options.threads)
     if options.part == "synthetic":
         synthetic(options.observations, options.tasks)
-    else:
+    elif options.part == "real":
         real(options.data, options.only)
+    else:
+        tuned(options.data, options.only)
 
 
 if __name__ == "__main__":
