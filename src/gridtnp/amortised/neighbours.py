@@ -166,5 +166,12 @@ def without_self(index: Int[Tensor, "batch n k"]) -> Int[Tensor, "batch n j"]:
 
 def take(values: Tensor, index: Int[Tensor, "batch n k"]) -> Tensor:
     """values[b, index[b, i, j]]"""
-    first = torch.arange(len(values), device=values.device)[:, None, None] * values.shape[1]
-    return values.flatten(0, 1)[(index + first).flatten()].unflatten(0, index.shape)
+    rows = flat_index(index, values.shape[1])
+    return values.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, index.shape)
+
+
+def flat_index(index: Int[Tensor, "batch n k"], number: int) -> Int[Tensor, "batch n k"]:
+    """Into the flattened rows of a batch with this number of rows each."""
+    if len(index) == 1:
+        return index
+    return index + torch.arange(len(index), device=index.device)[:, None, None] * number

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -62,7 +63,8 @@ class Whole:
         return cls(observed, mask, shape, root, white)
 
     def predict(self, at: Places) -> Moments:
-        across = covariance(self.observed, at, self.shape) * self.mask[..., None]
+        across = covariance(self.observed, at, self.shape)
+        across = across if self.mask.all() else across * self.mask[..., None]
         half = torch.linalg.solve_triangular(self.root, across, upper=False)
         rest = at.variance - half.square().sum(1)
         return (half.mT @ self.white)[..., 0], rest.clamp_min(SMALLEST)
@@ -78,17 +80,21 @@ class Tiles:
         self.centres = KDTree(centres)
         self.around = np.asarray(KDTree(places).query(centres, min(AROUND, len(places)))[1])
         self.kept: OrderedDict[int, Whole] = OrderedDict()
+        self.lock = Lock()  # threads predict different targets
 
     def predict(self, at: Places) -> Moments:
         """Of a batch of one."""
         rows, tiles, weights = self._pairs(at.x[0].numpy())
-        sums = torch.zeros(2, at.x.shape[1], dtype=torch.float64)
+        ordered = torch.from_numpy(rows)
         starts = np.flatnonzero(np.diff(tiles, prepend=-1)).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(tiles)], strict=True):
-            some = torch.from_numpy(rows[start:stop])
-            mean, rest = self._tile(int(tiles[start])).predict(at[0, some])
-            found = torch.cat([mean, rest]) * torch.from_numpy(weights[start:stop])
-            sums.index_add_(1, some, found)
+        stops, places = [*starts[1:], len(tiles)], at[0, ordered]
+        found = [
+            torch.cat(self._tile(int(tiles[i])).predict(places[0, i:j]))
+            for i, j in zip(starts, stops, strict=True)
+        ]
+        sums = torch.zeros(2, at.x.shape[1], dtype=torch.float64)
+        if found:
+            sums.index_add_(1, ordered, torch.cat(found, 1) * torch.from_numpy(weights))
         return sums[:1], sums[1:].clamp_min(SMALLEST)
 
     def _pairs(self, x: Float[np.ndarray, "m d"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -107,15 +113,17 @@ class Tiles:
         return rows[order], tiles[order], weight[rows, column][order]
 
     def _tile(self, number: int) -> Whole:
-        if number in self.kept:
-            self.kept.move_to_end(number)
-            return self.kept[number]
+        with self.lock:
+            if number in self.kept:
+                self.kept.move_to_end(number)
+                return self.kept[number]
         near = torch.from_numpy(self.around[number])
         every = torch.ones(1, len(near), dtype=torch.bool)
         found = Whole.of(self.observed[0, near], self.y[near][None], every, self.shape)
-        self.kept[number] = found
-        if len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+        with self.lock:
+            self.kept[number] = found
+            if len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
         return found
 
 

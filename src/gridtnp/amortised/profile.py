@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp.amortised.neighbours import take
+from gridtnp.amortised.threads import in_order
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 21, 30)
 """Which neighbours predict an observation: the nearest, and fewer of those farther away."""
@@ -67,11 +68,9 @@ def profile(
     known = take(mask, group)
     places, values = take(x, group), take(y, group) * known
     flat = [part.flatten(0, 1) for part in (places, values, known)]
-    error, log_std = (x.new_empty(mask.numel(), CANDIDATES) for _ in range(2))
-    for start in range(0, len(error), PIECE):
-        piece = slice(start, start + PIECE)
-        error[piece], log_std[piece] = _leave_one_out(*(part[piece] for part in flat))
-    error, log_std = (part.view(*mask.shape, CANDIDATES) for part in (error, log_std))
+    pieces = list(zip(*(part.split(PIECE) for part in flat), strict=True))
+    found = zip(*in_order(lambda piece: _leave_one_out(*piece), pieces), strict=True)
+    error, log_std = (torch.cat(part).view(*mask.shape, CANDIDATES) for part in found)
     used = mask[..., None].to(x.dtype)
     count = used.sum(1).clamp_min(1)
     log_scale = 0.5 * ((error.square() * used).sum(1) / count).clamp_min(1e-12).log()
