@@ -30,7 +30,7 @@ AROUND = 192
 """Observations that a tile's targets are predicted from: the nearest to its centre."""
 SMALLEST = 1e-10
 """Variance of the posterior, at least."""
-OVERLAP, MEETING = 0.25, 8
+OVERLAP, MEETING = 0.15, 8
 """A tile counts at places where the nearest is at most this part nearer; so many may meet."""
 KEPT = 256
 """Factorised tiles that are kept, for targets that come later: 75 MB."""
