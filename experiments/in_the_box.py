@@ -3,6 +3,7 @@
 python experiments/in_the_box.py synthetic           scores per kind and number of observations
 python experiments/in_the_box.py real --data FOLDER  the data sets and splits of the leaderboard
 python experiments/in_the_box.py tuned --data FOLDER trained on, beside networks from random weights
+python experiments/in_the_box.py scaling             scores by size of the network and pretraining
 
 Finished parts are kept in `experiments/results/in-the-box`, so that an interrupted run continues.
 """
@@ -23,6 +24,7 @@ from leaderboard import CASES, TIMES
 import gridtnp as gt
 from gridtnp.amortised.weights import load, pretrained
 from gridtnp.evaluation.baselines import default_baselines
+from gridtnp.pretrain.__main__ import main as pretrain
 from gridtnp.pretrain.held_out import TEST_SEED, references, scores
 from gridtnp.training.run_folder import commit
 
@@ -35,6 +37,10 @@ TUNED: dict[str, tuple[float, dict[str, Any]]] = {
     "random-10min": (10, {"prior": "none"}),
 }
 """Minutes of training and options of `for_data`."""
+
+SIZES = {"small": ("--dim", "16", "--layers", "1"), "packaged": ("--dim", "64", "--layers", "2")}
+SCALING = ("--fresh", "--ema", "0.98", "--validate-every", "50", "--steps")
+"""Arguments of `python -m gridtnp.pretrain`."""
 
 
 def synthetic(observed: list[int], tasks: int) -> None:
@@ -114,6 +120,16 @@ def tuned(folder: Path, names: list[str]) -> None:
             _write(path, rows, seconds=spent[0], processor_seconds=spent[1])
 
 
+def scaling(steps: int) -> None:
+    """Gains on held-out tasks during pretraining from random weights."""
+    rows = []
+    for name, size in SIZES.items():
+        out = RUNS / f"scaling-{name}"
+        pretrain(["--out", str(out), *SCALING, str(steps), *size])
+        rows += [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    _write("scaling.json", rows)
+
+
 def _write(name: str, rows: list[dict[str, Any]], **facts: float) -> None:
     about = load()[1]
     origin = {
@@ -129,11 +145,12 @@ def _write(name: str, rows: list[dict[str, Any]], **facts: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("part", choices=["synthetic", "real", "tuned"])
+    parser.add_argument("part", choices=["synthetic", "real", "tuned", "scaling"])
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the other data")
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(REAL))
     parser.add_argument("--observations", nargs="*", type=int, default=[20, 60, 200, 600])
     parser.add_argument("--tasks", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=400, help="of each size, for scaling")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     if options.threads:
@@ -142,8 +159,10 @@ def main() -> None:
         synthetic(options.observations, options.tasks)
     elif options.part == "real":
         real(options.data, options.only)
-    else:
+    elif options.part == "tuned":
         tuned(options.data, options.only)
+    else:
+        scaling(options.steps)
 
 
 if __name__ == "__main__":

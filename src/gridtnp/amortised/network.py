@@ -235,8 +235,7 @@ class Interpolator(nn.Module):
         index = Index(x, mask)
         distance, nearest = index.nearest(x, number, order)
         others = without_self(nearest)[..., : RANKS[-1]]
-        precision = torch.float32 if self.training else torch.float64
-        found = profile(x.to(precision), y.to(precision), mask, others)
+        found = profile(x, y, mask, others)
         summary, directions = self._summary(found, x, mask, distance)
         constants = self._constants(summary, directions, found, mask, x)
         near = Near.of(distance, nearest)

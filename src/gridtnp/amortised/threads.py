@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import torch
 
-P, T = TypeVar("P"), TypeVar("T")
+P = TypeVar("P")
+T = TypeVar("T")
 AHEAD = 2
 """Pieces per thread that may wait to be used."""
 
