@@ -134,15 +134,15 @@ def _kernels(apart: Float[Tensor, "p d n"]) -> Float[Tensor, "p kernels n"]:
     squared = apart.square().sum(1)
     distance, found = squared.sqrt(), []
     for length in LENGTHS:
-        found.append(torch.exp(distance / -length) + LEVEL)
+        found.append(torch.exp(distance / -length))
         s = distance * (math.sqrt(5) / length)
-        found.append((1 + s + s.square() / 3) * torch.exp(-s) + LEVEL)
+        found.append((1 + s + s.square() / 3) * torch.exp(-s))
     directed = _directed(apart, squared)
     for length, _ in DIRECTED:
         for along in directed:
             s = along.clamp_min(0).sqrt() * (math.sqrt(3) / length)
-            found.append((1 + s) * torch.exp(-s) + LEVEL)
-    return torch.stack(found, 1)
+            found.append((1 + s) * torch.exp(-s))
+    return torch.stack(found, 1).add_(LEVEL)
 
 
 def _candidates() -> list[tuple[int, float]]:
