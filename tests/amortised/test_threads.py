@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import gridtnp as gt
-from gridtnp.amortised.threads import AHEAD, in_order
+from gridtnp.amortised.threads import AHEAD, in_order, number_of_threads, resting
 
 
 @pytest.fixture
@@ -37,6 +38,17 @@ def test_few_pieces_are_made_before_they_are_asked_for() -> None:
         assert len(made) <= 2 * AHEAD + 3
         found.close()  # pyright: ignore[reportAttributeAccessIssue]
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_of_pytorch_rest_meanwhile() -> None:
+    with resting(), torch.no_grad():
+        assert (torch.get_num_threads(), number_of_threads()) == (1, 2)
+        found = list(in_order(lambda _: (threading.get_ident(), number_of_threads()), range(20)))
+        assert (torch.get_num_threads(), number_of_threads()) == (1, 2)
+    assert threading.get_ident() not in dict(found)
+    assert {number for _, number in found} == {1}  # so that pieces of pieces start no more
+    assert (torch.get_num_threads(), number_of_threads()) == (2, 2)
 
 
 @pytest.mark.usefixtures("two_threads")

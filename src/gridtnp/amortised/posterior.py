@@ -21,6 +21,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from gridtnp.amortised.process import Condition, Places, Shape, covariance, stable_root
+from gridtnp.amortised.threads import number_of_threads
 
 EXACT = 512
 """Most observations that are factorised as a whole."""
@@ -78,7 +79,8 @@ class Tiles:
         places = observed.x[0].numpy()
         centres = np.stack([places[rows].mean(0) for rows in groups(places, GROUP)])
         self.centres = KDTree(centres)
-        self.around = np.asarray(KDTree(places).query(centres, min(AROUND, len(places)))[1])
+        found = KDTree(places).query(centres, min(AROUND, len(places)), workers=number_of_threads())
+        self.around = np.asarray(found[1])
         self.kept: OrderedDict[int, Whole] = OrderedDict()
         self.lock = Lock()  # threads predict different targets
 
@@ -100,7 +102,7 @@ class Tiles:
     def _pairs(self, x: Float[np.ndarray, "m d"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Targets with a tile and its weight each, ordered by tile."""
         number = min(MEETING, self.centres.n)
-        found = self.centres.query(x, number, workers=torch.get_num_threads())
+        found = self.centres.query(x, number, workers=number_of_threads())
         distance, nearest = (np.asarray(part).reshape(len(x), number) for part in found)
         ratio = distance[:, :1] / np.maximum(distance, 1e-300)
         ratio[:, 0] = 1  # also at its centre

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gridtnp.amortised.network import SOURCE, Encoding, Interpolator
 from gridtnp.amortised.posterior import EXACT, groups
-from gridtnp.amortised.threads import in_order
+from gridtnp.amortised.threads import in_order, resting
 from gridtnp.amortised.weights import pretrained
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.task import PointSet
@@ -101,7 +101,8 @@ class Interpolation:
             y, features = y - regression.predict(covariates), regression.standardised(covariates)
         read = None if error is None else error[..., None]
         points = PointSet(x, y[..., None], mask, features, read)
-        return cls(network, network.encode({SOURCE: points}), regression)
+        with resting():
+            return cls(network, network.encode({SOURCE: points}), regression)
 
     def at(
         self,
