@@ -101,8 +101,11 @@ def real(folder: Path, names: list[str]) -> None:
         _write(f"{name}.json", rows)
 
 
-def tuned(folder: Path, names: list[str]) -> None:
-    """A minute from the pretrained process beside ten from random weights, without kriging."""
+def tuned(folder: Path, names: list[str], shared: float) -> None:
+    """A minute from the pretrained process beside ten from random weights, without kriging.
+
+    `shared` is how many times as long the clock takes as the processor, if others use it, too.
+    """
     for name in names:
         case = CASES[name](folder)
         train, val, test = case.data.split(**case.split)
@@ -112,7 +115,9 @@ def tuned(folder: Path, names: list[str]) -> None:
                 continue
             out, clock = RUNS / f"{name}-{what}", (time.perf_counter(), time.process_time())
             model = gt.GriddedTNP.for_data(train, "tiny", quiet=True, **options)
-            model.fit(train, val, minutes=minutes, out=out, resume=out.exists(), quiet=True)
+            model.fit(
+                train, val, minutes=shared * minutes, out=out, resume=out.exists(), quiet=True
+            )
             spent = (time.perf_counter() - clock[0], time.process_time() - clock[1])
             table: Any = model.evaluate(test, [], limit=TIMES).to_dataframe()
             rows = json.loads(table.to_json(orient="records"))
@@ -151,6 +156,9 @@ def main() -> None:
     parser.add_argument("--observations", nargs="*", type=int, default=[20, 60, 200, 600])
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--steps", type=int, default=400, help="of each size, for scaling")
+    parser.add_argument(
+        "--shared", type=float, default=1.0, help="minutes of the clock by the processor's"
+    )
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     if options.threads:
@@ -160,7 +168,7 @@ def main() -> None:
     elif options.part == "real":
         real(options.data, options.only)
     elif options.part == "tuned":
-        tuned(options.data, options.only)
+        tuned(options.data, options.only, options.shared)
     else:
         scaling(options.steps)
 
