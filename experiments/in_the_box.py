@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(REAL))
     parser.add_argument("--observations", nargs="*", type=int, default=[20, 60, 200, 600])
     parser.add_argument("--tasks", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=400, help="of each size, for scaling")
+    parser.add_argument("--steps", type=int, default=600, help="of each size, for scaling")
     parser.add_argument(
         "--shared", type=float, default=1.0, help="minutes of the clock by the processor's"
     )
