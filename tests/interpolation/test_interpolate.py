@@ -270,6 +270,27 @@ def test_unclear_tables_are_refused() -> None:
         plain(at=np.zeros((3, 3)))
 
 
+def test_places_on_a_line_are_interpolated() -> None:
+    x = np.linspace(0, 10, 60)
+    at = np.array([1.05, 7.3])
+    found = plain(x, np.sin(x), at)
+    np.testing.assert_allclose(found["mean"], np.sin(at), atol=0.05)
+    same(plain(x[:, None], np.sin(x), at[:, None]), found)
+
+
+def test_samples_are_a_number_from_zero_on() -> None:
+    with pytest.raises(ValueError, match="samples=-1: must be the number of samples"):
+        plain(samples=-1)
+
+
+def test_covariates_need_a_row_per_place_and_more_observations_than_there_are() -> None:
+    with pytest.raises(ValueError, match="do not match 60 observations and 25 places; give a row"):
+        plain(covariates=(np.ones(60), np.ones(24)))
+    some, there = RNG.random((6, 4)), RNG.random((25, 4))
+    with pytest.raises(ValueError, match="6 observations are too few for 4 covariates; give at le"):
+        plain(X[:6], Y[:6], covariates=(some, there))
+
+
 # ---- the command ---------------------------------------------------------------------------------
 
 

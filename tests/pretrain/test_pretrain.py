@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from gridtnp.amortised.network import Interpolator
+from gridtnp.amortised.weights import load
 from gridtnp.pretrain import __main__ as command
 from gridtnp.pretrain.fields import KINDS, SOURCE, FieldPrior, draw_at, training_tasks
 from gridtnp.pretrain.held_out import references
@@ -70,4 +73,18 @@ def test_the_command_trains_on_and_keeps_weights(
     command.main(arguments)
     assert "against the fitted process" in capsys.readouterr().out
     assert (tmp_path / "weights.safetensors").exists()
+    history = (tmp_path / "history.jsonl").read_text()
+    assert [json.loads(line)["steps"] for line in history.splitlines()] == [1002, 1004]
     command.main(arguments)  # nothing left to do
+    assert (tmp_path / "history.jsonl").read_text() == history
+
+
+def test_a_fresh_run_may_have_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "VALIDATED", ((12, 1),))
+    arguments = ["--out", str(tmp_path), "--steps", "1", "--validate-every", "1"]
+    command.main([*arguments, "--fresh", "--dim", "16", "--layers", "1"])
+    history = json.loads((tmp_path / "history.jsonl").read_text())
+    network = Interpolator(16, layers=1)
+    assert history["steps"] == 1
+    assert history["parameters"] == sum(p.numel() for p in network.parameters())
+    assert load(tmp_path / "weights.safetensors")[0].settings == network.settings

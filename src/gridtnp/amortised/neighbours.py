@@ -16,6 +16,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.spatial import KDTree
 from torch import Tensor
 
+from gridtnp.amortised.threads import number_of_threads
+
 NEIGHBOURS = 16
 """Nearest observations that a place attends to."""
 RADIAL = 6
@@ -150,7 +152,7 @@ def _query(
     of: tuple[KDTree, Int[Tensor, " n"]], x: Float[Tensor, "m d"], number: int
 ) -> tuple[Tensor, Tensor]:
     tree, rows = of
-    distance, index = tree.query(x.numpy(), number, workers=torch.get_num_threads())
+    distance, index = tree.query(x.numpy(), number, workers=number_of_threads())
     distance, index = (np.asarray(a).reshape(len(x), -1) for a in (distance, index))
     index = np.minimum(index, len(rows) - 1)  # too few: infinitely far, whichever it is
     return torch.from_numpy(distance), rows[torch.from_numpy(index)]
@@ -166,5 +168,12 @@ def without_self(index: Int[Tensor, "batch n k"]) -> Int[Tensor, "batch n j"]:
 
 def take(values: Tensor, index: Int[Tensor, "batch n k"]) -> Tensor:
     """values[b, index[b, i, j]]"""
-    first = torch.arange(len(values), device=values.device)[:, None, None] * values.shape[1]
-    return values.flatten(0, 1)[(index + first).flatten()].unflatten(0, index.shape)
+    rows = flat_index(index, values.shape[1])
+    return values.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, index.shape)
+
+
+def flat_index(index: Int[Tensor, "batch n k"], number: int) -> Int[Tensor, "batch n k"]:
+    """Into the flattened rows of a batch with this number of rows each."""
+    if len(index) == 1:
+        return index
+    return index + torch.arange(len(index), device=index.device)[:, None, None] * number

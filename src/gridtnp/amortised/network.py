@@ -11,12 +11,13 @@ the anisotropy of the covariance depends on directions, and it turns with the da
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 from gridtnp.amortised.neighbours import (
     NEIGHBOURS,
@@ -24,6 +25,7 @@ from gridtnp.amortised.neighbours import (
     Index,
     Near,
     Units,
+    flat_index,
     take,
     units_of,
     without_self,
@@ -41,6 +43,7 @@ from gridtnp.amortised.profile import (
     Profile,
     profile,
 )
+from gridtnp.amortised.threads import in_order
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.task import PointSet, Task
 
@@ -80,8 +83,7 @@ class Encoding:
     index: Index
     y: Float[Tensor, "batch n"]
     mask: Bool[Tensor, "batch n"]
-    keys: Float[Tensor, "batch n k"]
-    """Keys and values of the observations' tokens, for the decoder."""
+    attended: Attended
     summary: Float[Tensor, "batch dz"]
     constants: Constants
     observed: Places
@@ -89,6 +91,15 @@ class Encoding:
     def posterior(self) -> Whole | Separate:
         """The process given the observations."""
         return condition(self.observed, self.y, self.mask, self.constants.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """Observations as places attend to them whose tokens all start alike."""
+
+    start: Float[Tensor, "batch 1 dz"]
+    logits: Float[Tensor, "batch n heads"]
+    values: Float[Tensor, "heads bn dh"]
 
 
 class NeighbourBlock(nn.Module):
@@ -106,29 +117,70 @@ class NeighbourBlock(nn.Module):
             nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.SiLU(), nn.Linear(2 * dim, dim)
         )
 
-    def keys(self, context: Float[Tensor, "batch n dz"]) -> Float[Tensor, "batch n k"]:
-        """Keys and values of a context."""
-        return self.key_value(self.norm_context(context))
+    def forward(self, z: Float[Tensor, "batch n dz"], near: Near) -> Float[Tensor, "batch n dz"]:
+        """Observations attend to each other."""
+        q = self._queries(z)
+        keys, values = self._keys_and_values(z)
 
-    def forward(
-        self, z: Float[Tensor, "batch m dz"], keys: Float[Tensor, "batch n k"], near: Near
+        def piece(p: slice) -> Tensor:
+            some = near[:, p]
+            k = take(keys, some.index).unflatten(-1, (self.heads, -1))
+            logits = (q[:, p].unsqueeze(2) * k).sum(-1)
+            return self._attend(z[:, p], logits, values, some)
+
+        return _in_pieces(piece, near)
+
+    def attended(
+        self, start: Float[Tensor, "batch 1 dz"], context: Float[Tensor, "batch n dz"]
+    ) -> Attended:
+        """Everything about a context that does not depend on the place."""
+        keys, values = self._keys_and_values(context)
+        logits = (self._queries(start) * keys.unflatten(-1, (self.heads, -1))).sum(-1)
+        return Attended(start, logits, values)
+
+    def at(self, given: Attended, near: Near) -> Float[Tensor, "batch m dz"]:
+        """Places attend to a context."""
+
+        def piece(p: slice) -> Tensor:
+            some = near[:, p]
+            return self._attend(given.start, take(given.logits, some.index), given.values, some)
+
+        return _in_pieces(piece, near)
+
+    def _queries(self, z: Tensor) -> Float[Tensor, "batch n heads dh"]:
+        q = self.query(self.norm(z)).unflatten(-1, (self.heads, -1))
+        return q / math.sqrt(q.shape[-1])
+
+    def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Float[Tensor, "heads bn dh"]]:
+        keys, values = self.key_value(self.norm_context(context)).chunk(2, -1)
+        return keys, values.flatten(0, 1).unflatten(-1, (self.heads, -1)).transpose(
+            0, 1
+        ).contiguous()
+
+    def _attend(
+        self,
+        z: Tensor,
+        logits: Float[Tensor, "batch m k heads"],
+        values: Float[Tensor, "heads bn dh"],
+        near: Near,
     ) -> Float[Tensor, "batch m dz"]:
-        size = max(1, PIECE // len(z))
-        if torch.is_grad_enabled() or z.shape[1] <= size:
-            return self._attend(z, keys, near)
-        pieces = [slice(i, i + size) for i in range(0, z.shape[1], size)]
-        return torch.cat([self._attend(z[:, p], keys, near[:, p]) for p in pieces], 1)
-
-    def _attend(self, z: Tensor, keys: Tensor, near: Near) -> Tensor:
-        h = self.heads
-        q = self.query(self.norm(z)).unflatten(-1, (h, -1))
-        k, v = take(keys, near.index).unflatten(-1, (2, h, -1)).unbind(-3)
-        logits = (q.unsqueeze(2) * k).sum(-1) / math.sqrt(q.shape[-1])
         bias, gate = self.bias(near.radial).chunk(2, -1)
-        attention = (logits + bias + near.log_weight[..., None]).softmax(-2) * (1 + gate)
-        found = (attention[..., None] * v).sum(2).flatten(-2)
-        z = z + self.out(found)
+        logits = (logits + bias + near.log_weight[..., None]).movedim(-1, 0).contiguous()
+        attention = logits.softmax(-1) * (1 + gate.movedim(-1, 0))
+        rows = flat_index(near.index, values.shape[1] // len(z)).flatten(0, 1)
+        found = [
+            embedding_bag(rows, v, per_sample_weights=a.flatten(0, 1), mode="sum")
+            for v, a in zip(values, attention, strict=True)
+        ]  # sums of values by attention, without a copy of them for every place
+        z = z + self.out(torch.cat(found, -1).unflatten(0, near.index.shape[:2]))
         return z + self.mlp(z)
+
+
+def _in_pieces(attend: Callable[[slice], Tensor], near: Near) -> Tensor:
+    batch, number = near.index.shape[:2]
+    size = max(1, number if torch.is_grad_enabled() else PIECE // batch)
+    pieces = [slice(i, i + size) for i in range(0, number, size)] or [slice(0, 0)]
+    return torch.cat(list(in_order(attend, pieces)), 1)
 
 
 class Interpolator(nn.Module):
@@ -183,19 +235,18 @@ class Interpolator(nn.Module):
         index = Index(x, mask)
         distance, nearest = index.nearest(x, number, order)
         others = without_self(nearest)[..., : RANKS[-1]]
-        precision = torch.float32 if self.training else torch.float64
-        found = profile(x.to(precision), y.to(precision), mask, others)
+        found = profile(x, y, mask, others)
         summary, directions = self._summary(found, x, mask, distance)
         constants = self._constants(summary, directions, found, mask, x)
         near = Near.of(distance, nearest)
         tokens = self._tokens(found, y, summary, near)
-        keys = self.decoder.keys(tokens)
+        attended = self.decoder.attended(self.start(summary)[:, None], tokens)
         read = _reading_variance(points, units, mask)
         constants = replace(constants, noise=_beyond(read, mask, constants.noise))
-        places, _ = self._places(constants, summary, keys, x, near, points.features)
+        places, _ = self._places(constants, attended, x, near, points.features)
         own = _limited(self.own_noise(tokens)[..., 0].double(), 0.0, 6.0)
         places = replace(places, noise=places.noise * torch.exp(own) + read)
-        return Encoding(units, index, y, mask, keys, summary, constants, places)
+        return Encoding(units, index, y, mask, attended, summary, constants, places)
 
     def decode(
         self, encoding: Encoding, target: PointSet, given: Whole | Separate | None = None
@@ -214,7 +265,7 @@ class Interpolator(nn.Module):
         e = encoding
         x = e.units.places(target.x.double())
         near = Near.of(*e.index.nearest(x, NEIGHBOURS + 1))
-        return self._places(e.constants, e.summary, e.keys, x, near, target.features)
+        return self._places(e.constants, e.attended, x, near, target.features)
 
     def corrected(
         self,
@@ -324,20 +375,18 @@ class Interpolator(nn.Module):
         z = self.embed(torch.cat(columns, -1)) + summary[:, None]
         for block in self.blocks:
             assert isinstance(block, NeighbourBlock)
-            z = block(z, block.keys(z), near)
+            z = block(z, near)
         return z
 
     def _places(
         self,
         c: Constants,
-        summary: Tensor,
-        keys: Tensor,
+        attended: Attended,
         x: Tensor,
         near: Near,
         covariates: Tensor | None,
     ) -> tuple[Places, Tensor]:
-        start = self.start(summary)[:, None].expand(-1, x.shape[1], -1)
-        token = self.decoder(start, keys, near)
+        token = self.decoder.at(attended, near)
         out = self.fields(token).double()
         log_amplitude, log_stretch, log_noise = (1.5 * torch.tanh(out[..., :3])).unbind(-1)
         level, slope = c.trend.unsqueeze(-1).unbind(1)

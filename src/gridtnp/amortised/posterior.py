@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from gridtnp.amortised.process import Condition, Places, Shape, covariance, stable_root
+from gridtnp.amortised.threads import number_of_threads
 
 EXACT = 512
 """Most observations that are factorised as a whole."""
@@ -29,7 +31,7 @@ AROUND = 192
 """Observations that a tile's targets are predicted from: the nearest to its centre."""
 SMALLEST = 1e-10
 """Variance of the posterior, at least."""
-OVERLAP, MEETING = 0.25, 8
+OVERLAP, MEETING = 0.15, 8
 """A tile counts at places where the nearest is at most this part nearer; so many may meet."""
 KEPT = 256
 """Factorised tiles that are kept, for targets that come later: 75 MB."""
@@ -62,7 +64,8 @@ class Whole:
         return cls(observed, mask, shape, root, white)
 
     def predict(self, at: Places) -> Moments:
-        across = covariance(self.observed, at, self.shape) * self.mask[..., None]
+        across = covariance(self.observed, at, self.shape)
+        across = across if self.mask.all() else across * self.mask[..., None]
         half = torch.linalg.solve_triangular(self.root, across, upper=False)
         rest = at.variance - half.square().sum(1)
         return (half.mT @ self.white)[..., 0], rest.clamp_min(SMALLEST)
@@ -76,25 +79,30 @@ class Tiles:
         places = observed.x[0].numpy()
         centres = np.stack([places[rows].mean(0) for rows in groups(places, GROUP)])
         self.centres = KDTree(centres)
-        self.around = np.asarray(KDTree(places).query(centres, min(AROUND, len(places)))[1])
+        found = KDTree(places).query(centres, min(AROUND, len(places)), workers=number_of_threads())
+        self.around = np.asarray(found[1])
         self.kept: OrderedDict[int, Whole] = OrderedDict()
+        self.lock = Lock()  # threads predict different targets
 
     def predict(self, at: Places) -> Moments:
         """Of a batch of one."""
         rows, tiles, weights = self._pairs(at.x[0].numpy())
-        sums = torch.zeros(2, at.x.shape[1], dtype=torch.float64)
+        ordered = torch.from_numpy(rows)
         starts = np.flatnonzero(np.diff(tiles, prepend=-1)).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(tiles)], strict=True):
-            some = torch.from_numpy(rows[start:stop])
-            mean, rest = self._tile(int(tiles[start])).predict(at[0, some])
-            found = torch.cat([mean, rest]) * torch.from_numpy(weights[start:stop])
-            sums.index_add_(1, some, found)
+        stops, places = [*starts[1:], len(tiles)], at[0, ordered]
+        found = [
+            torch.cat(self._tile(int(tiles[i])).predict(places[0, i:j]))
+            for i, j in zip(starts, stops, strict=True)
+        ]
+        sums = torch.zeros(2, at.x.shape[1], dtype=torch.float64)
+        if found:
+            sums.index_add_(1, ordered, torch.cat(found, 1) * torch.from_numpy(weights))
         return sums[:1], sums[1:].clamp_min(SMALLEST)
 
     def _pairs(self, x: Float[np.ndarray, "m d"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Targets with a tile and its weight each, ordered by tile."""
         number = min(MEETING, self.centres.n)
-        found = self.centres.query(x, number, workers=torch.get_num_threads())
+        found = self.centres.query(x, number, workers=number_of_threads())
         distance, nearest = (np.asarray(part).reshape(len(x), number) for part in found)
         ratio = distance[:, :1] / np.maximum(distance, 1e-300)
         ratio[:, 0] = 1  # also at its centre
@@ -107,15 +115,17 @@ class Tiles:
         return rows[order], tiles[order], weight[rows, column][order]
 
     def _tile(self, number: int) -> Whole:
-        if number in self.kept:
-            self.kept.move_to_end(number)
-            return self.kept[number]
+        with self.lock:
+            if number in self.kept:
+                self.kept.move_to_end(number)
+                return self.kept[number]
         near = torch.from_numpy(self.around[number])
         every = torch.ones(1, len(near), dtype=torch.bool)
         found = Whole.of(self.observed[0, near], self.y[near][None], every, self.shape)
-        self.kept[number] = found
-        if len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+        with self.lock:
+            self.kept[number] = found
+            if len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
         return found
 
 

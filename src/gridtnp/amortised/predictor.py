@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gridtnp.amortised.network import SOURCE, Encoding, Interpolator
 from gridtnp.amortised.posterior import EXACT, groups
+from gridtnp.amortised.threads import in_order, resting
 from gridtnp.amortised.weights import pretrained
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.task import PointSet
@@ -27,7 +28,7 @@ ENTRIES = 2**20
 """Entries of a covariance between observations and targets at once; more leave the cache."""
 WIDTH = 2 * 1.6448536
 """Of the 90 % interval of a normal distribution, in standard deviations."""
-PIECE = 2**14
+PIECE = 2**13
 """Targets at once if there are too many observations to factorise."""
 
 
@@ -100,7 +101,8 @@ class Interpolation:
             y, features = y - regression.predict(covariates), regression.standardised(covariates)
         read = None if error is None else error[..., None]
         points = PointSet(x, y[..., None], mask, features, read)
-        return cls(network, network.encode({SOURCE: points}), regression)
+        with resting():
+            return cls(network, network.encode({SOURCE: points}), regression)
 
     def at(
         self,
@@ -113,13 +115,17 @@ class Interpolation:
         """
         batch, n = self.encoding.y.shape
         size = max(1, ENTRIES // (batch * n)) if n <= EXACT else PIECE
-        with torch.no_grad():
+        with torch.no_grad():  # here, as a decorator need not see that this is a generator
             given = self.encoding.posterior()
-        for rows in groups(x[0].numpy(), size):
-            with torch.no_grad():  # here, as a decorator need not see that this is a generator
-                target, mean = self.target(x[:, rows], _part(covariates, rows))
-                found = moved(self.network.decode(self.encoding, target, given), mean)
-            yield rows, found
+
+        def piece(rows: Int[np.ndarray, " piece"]) -> NormalMixture:
+            target, mean = self.target(x[:, rows], _part(covariates, rows))
+            return moved(self.network.decode(self.encoding, target, given), mean)
+
+        pieces = groups(x[0].numpy(), size)
+        with torch.no_grad():
+            found = in_order(piece, pieces)
+        yield from zip(pieces, found, strict=True)
 
     def target(
         self, x: Float[Tensor, "batch m d"], covariates: Float[Tensor, "batch m df"] | None

@@ -8,13 +8,16 @@ apart what is near but different, as the two sides of a front.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from gridtnp.ops import native
 
 NEAR = 1e-12
 """Squared distance of coincident places."""
@@ -48,9 +51,18 @@ class Places:
         """Without noise."""
         return self.amplitude.square() + self.trend.square().sum(-1)
 
+    @cached_property
+    def columns(self) -> Float[Tensor, "batch c n"]:
+        """What covariances depend on, as C reads it."""
+        stretch = torch.stack([self.stretch.square() / 2, self.amplitude * self.stretch], -1)
+        return torch.cat([self.x, self.latent, stretch, self.trend], -1).mT.contiguous()
+
     def __getitem__(self, which: Any) -> Places:
         """Some places of one task, as a batch of one: `places[task]` or `places[task, rows]`."""
-        return Places(*(value[which][None] for value in vars(self).values()))
+        return Places(*(value[which][None] for value in self))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (getattr(self, field.name) for field in fields(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +78,7 @@ class Shape:
         return Shape(self.weights[task : task + 1], self.shrink[task : task + 1])
 
     @cached_property
-    def table(self) -> tuple[Float[Tensor, " nodes"], ...]:
+    def table(self) -> Float[Tensor, "batch 4 nodes"]:
         """Coefficients of the cubic polynomials between nodes, the highest first."""
         root = torch.arange(-1, NODES + 2, dtype=torch.float64) * STEP
         squared = (root**4).expand(len(self.weights), 1, -1)
@@ -75,7 +87,7 @@ class Shape:
         before, left, right, after = (f[:, i : i + NODES] for i in range(4))
         cubic = (after - before) / 6 + (left - right) / 2
         square = (before + right) / 2 - left
-        return tuple(c.flatten() for c in (cubic, square, right - left - cubic - square, left))
+        return torch.stack([cubic, square, right - left - cubic - square, left], 1)
 
 
 def covariance(a: Places, b: Places, shape: Shape) -> Float[Tensor, "batch n m"]:
@@ -102,7 +114,22 @@ def _factors(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fast_covariance(a: Places, b: Places, shape: Shape) -> Tensor:
-    """The same without gradients, in few passes over the matrix."""
+    """The same without gradients: in C, or in few passes over the matrix."""
+    if native.why_not(a.x, b.x, precision=torch.float64) is None:
+        return _covariance_in_c(a, b, shape)
+    return _covariance_in_passes(a, b, shape)
+
+
+def _covariance_in_c(a: Places, b: Places, shape: Shape) -> Tensor:
+    n, m = a.x.shape[1], b.x.shape[1]
+    sizes = (a.x.shape[2], a.latent.shape[2], a.trend.shape[2], NODES, round(1 / STEP))
+    found = a.x.new_empty(len(a.x), n, m)
+    for out, left, right, table in zip(found, a.columns, b.columns, shape.table, strict=True):
+        native.call("process_covariance", out, left, n, right, m, table, *sizes)
+    return found
+
+
+def _covariance_in_passes(a: Places, b: Places, shape: Shape) -> Tensor:
     stretch = (a.stretch.square() / 2)[:, :, None] + (b.stretch.square() / 2)[:, None]
     squared = torch.bmm(*_factors(a.x, b.x)).div_(stretch)
     squared.baddbmm_(*_factors(a.latent, b.latent)).clamp_min_(0)
@@ -122,8 +149,8 @@ def tabulated(squared: Float[Tensor, "batch n m"], shape: Shape) -> Float[Tensor
     if len(squared) > 1:
         node += NODES * torch.arange(len(squared), dtype=node.dtype)[:, None, None]
     flat, found = node.flatten(), None
-    for coefficients in shape.table:
-        here = coefficients.index_select(0, flat).view_as(u)
+    for coefficients in shape.table.unbind(1):
+        here = coefficients.flatten().index_select(0, flat).view_as(u)
         found = here if found is None else torch.addcmul(here, found, u, out=here)
     assert found is not None
     return found

@@ -15,6 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp.amortised.neighbours import take
+from gridtnp.amortised.threads import in_order
+from gridtnp.ops import native
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 21, 30)
 """Which neighbours predict an observation: the nearest, and fewer of those farther away."""
@@ -67,11 +69,9 @@ def profile(
     known = take(mask, group)
     places, values = take(x, group), take(y, group) * known
     flat = [part.flatten(0, 1) for part in (places, values, known)]
-    error, log_std = (x.new_empty(mask.numel(), CANDIDATES) for _ in range(2))
-    for start in range(0, len(error), PIECE):
-        piece = slice(start, start + PIECE)
-        error[piece], log_std[piece] = _leave_one_out(*(part[piece] for part in flat))
-    error, log_std = (part.view(*mask.shape, CANDIDATES) for part in (error, log_std))
+    pieces = list(zip(*(part.split(PIECE) for part in flat), strict=True))
+    found = zip(*in_order(lambda piece: _leave_one_out(*piece), pieces), strict=True)
+    error, log_std = (torch.cat(part).view(*mask.shape, CANDIDATES) for part in found)
     used = mask[..., None].to(x.dtype)
     count = used.sum(1).clamp_min(1)
     log_scale = 0.5 * ((error.square() * used).sum(1) / count).clamp_min(1e-12).log()
@@ -83,50 +83,73 @@ def profile(
 def _leave_one_out(
     x: Float[Tensor, "n k d"], y: Float[Tensor, "n k"], known: Bool[Tensor, "n k"]
 ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
-    """Of the last point of every group, given all others.
-
-    Groups are along the last axis, so that one Cholesky factorisation of them all is a few
-    operations on long vectors, which is many times as fast as one factorisation each.
+    """Standardised errors of the last point of every group, given all others, and log standard
+    deviations.
     """
     number = x.shape[1]
     row, column = torch.tril_indices(number, number, device=x.device)
-    x, y, used = x.permute(1, 2, 0), y.mT, known.mT.to(x.dtype)
+    x, y, used = x.permute(1, 2, 0), y.mT.contiguous(), known.mT.to(x.dtype)
     kernels = _kernels(x[row] - x[column])
     if not known.all():
         both = (used[row] * used[column])[:, None]
         kernels = kernels * both + (row == column)[:, None, None] * (1 - both)
-    k = kernels.new_zeros(number + 1, number, *kernels.shape[1:])
-    k[row, column] = kernels
-    k.diagonal()[...] += _noises().to(x)[:, None, None]
+    solve = _in_c
+    if native.why_not(kernels, y, precision=torch.float64) is not None:
+        solve = _on_long_vectors
+    which, noises = (torch.tensor(part) for part in zip(*_candidates(), strict=True))
+    error, std = solve(kernels, y, which.to(x.device), noises.to(x))
+    return error.mT, std.log().mT
+
+
+Solved = tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]
+"""Of every candidate and group: the standardised error and standard deviation of the last point."""
+
+
+def _in_c(kernels: Tensor, y: Tensor, which: Tensor, noises: Tensor) -> Solved:
+    error, std = (y.new_empty(len(which), y.shape[1]) for _ in range(2))
+    sizes = (y.shape[1], len(y), kernels.shape[1], len(which))
+    native.call("leave_one_out", error, std, kernels, y, which, noises, *sizes)
+    return error, std
+
+
+def _on_long_vectors(kernels: Tensor, y: Tensor, which: Tensor, noises: Tensor) -> Solved:
+    """Groups are along the last axis, so that one Cholesky factorisation of them all is a few
+    operations on long vectors, which is many times as fast as one factorisation each.
+    """
+    number = len(y)
+    row, column = torch.tril_indices(number, number, device=y.device)
+    k = y.new_zeros(number + 1, number, len(which), y.shape[1])
+    k[row, column] = kernels[:, which]
+    k.diagonal()[...] += noises[:, None, None]
     k[number] = y[:, None]  # below its covariance, a vector is decorrelated by the factorisation
     for j in range(number):
         k[j:, j] *= k[j, j].rsqrt()
         below = k[j + 1 :, j]
         k[j + 1 :, j + 1 :].addcmul_(below[:, None], below[None, :-1], value=-1)
-    return k[number, -1].mT, k[number - 1, -1].log().mT
+    return k[number, -1], k[number - 1, -1]
 
 
-def _kernels(apart: Float[Tensor, "p d n"]) -> Float[Tensor, "p c n"]:
-    """Covariances of pairs under all candidates, without noise."""
+def _kernels(apart: Float[Tensor, "p d n"]) -> Float[Tensor, "p kernels n"]:
+    """Different covariances of pairs, without noise."""
     squared = apart.square().sum(1)
     distance, found = squared.sqrt(), []
     for length in LENGTHS:
-        half = torch.exp(distance / -length) + LEVEL
+        found.append(torch.exp(distance / -length))
         s = distance * (math.sqrt(5) / length)
-        five = (1 + s + s.square() / 3) * torch.exp(-s) + LEVEL
-        found += [half] * len(NOISES) + [five] * len(NOISES)
+        found.append((1 + s + s.square() / 3) * torch.exp(-s))
     directed = _directed(apart, squared)
     for length, _ in DIRECTED:
         for along in directed:
             s = along.clamp_min(0).sqrt() * (math.sqrt(3) / length)
-            found.append((1 + s) * torch.exp(-s) + LEVEL)
-    return torch.stack(found, 1)
+            found.append((1 + s) * torch.exp(-s))
+    return torch.stack(found, 1).add_(LEVEL)
 
 
-def _noises() -> Float[Tensor, " c"]:
-    """Of the candidates."""
-    plain = list(NOISES) * (2 * len(LENGTHS))
-    return torch.tensor(plain + [noise for _, noise in DIRECTED for _ in range(DIRECTIONS)])
+def _candidates() -> list[tuple[int, float]]:
+    """Numbers of their kernels, and their noises."""
+    plain = [(kernel, noise) for kernel in range(2 * len(LENGTHS)) for noise in NOISES]
+    directed = [noise for _, noise in DIRECTED for _ in range(DIRECTIONS)]
+    return plain + list(enumerate(directed, 2 * len(LENGTHS)))
 
 
 def _directed(apart: Float[Tensor, "p d n"], squared: Float[Tensor, "p n"]) -> list[Tensor]:

@@ -54,6 +54,8 @@ def interpolate(
     the values: a number, the name of a column, or one per observation; the answer is then for new
     observations without such errors. With `samples`, that many joint samples are drawn as well.
     """
+    if samples < 0:
+        raise ValueError(f"samples={samples}: must be the number of samples, from 0 on.")
     observed = read_observations(observations, value, covariates, error)
     query, places = read_places(at, observed)
     known = read_covariates(covariates, observed, query)
@@ -69,7 +71,7 @@ def interpolate(
     columns = {name: np.full(len(places), np.nan) for name in (*names.values(), *drawn)}
     answered = _answered(there, len(places))
     for time, rows, targets in _tasks(observed, usable, times, query, answered):
-        problem = _problem(observed, rows)
+        problem = _problem(observed, rows, here)
         if problem is not None:
             if times is None or len(times) == 1:
                 raise ValueError(problem)
@@ -163,11 +165,17 @@ def _tasks(
             yield time, rows, targets
 
 
-def _problem(observed: Observed, rows: np.ndarray) -> str | None:
+def _problem(observed: Observed, rows: np.ndarray, covariates: np.ndarray | None) -> str | None:
     """Why these observations cannot be interpolated."""
     values, places = observed.values[rows], observed.places[rows]
     if len(rows) < FEWEST:
         return f"{len(rows)} observations are too few to interpolate; at least {FEWEST} are needed."
+    number = 0 if covariates is None else covariates.shape[1]
+    if len(rows) < FEWEST + number:
+        return (
+            f"{len(rows)} observations are too few for {number} covariates; give at least "
+            f"{FEWEST + number}, or fewer covariates."
+        )
     if len(np.unique(places, axis=0)) < 2:
         return f"All {len(rows)} observations are at one place; at least two places are needed."
     if np.ptp(values) == 0:

@@ -72,7 +72,7 @@ class _Known:
 
     def and_also(self, places: Places, y: Float[Tensor, "number m"]) -> _Known:
         """Together with values that were drawn before."""
-        pairs = zip(vars(self.places).values(), vars(places).values(), strict=True)
+        pairs = zip(self.places, places, strict=True)
         both = Places(*(torch.cat(pair, 1) for pair in pairs))
         drawn: Int[Tensor, " n"] = torch.arange(both.noise.shape[1]) >= self.y.shape[1]
         both.noise[:, drawn] = KNOWN

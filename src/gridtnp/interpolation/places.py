@@ -141,7 +141,12 @@ def _arrays(observations: tuple[Any, ...], value: str | None) -> Observed:
             f"Places of shape {places.shape} and values of shape {values.shape} do not match; give "
             "one row and one value per observation."
         )
-    return Observed(places, values, None, value or "", {}, None, None)
+    return Observed(_in_plane_at_least(places), values, None, value or "", {}, None, None)
+
+
+def _in_plane_at_least(places: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n e"]:
+    """Places on a line are on the first axis of a plane, which the network needs."""
+    return np.pad(places, ((0, 0), (0, max(0, 2 - places.shape[1]))))
 
 
 def _errors(
@@ -187,6 +192,7 @@ def read_places(at: Any, observed: Observed) -> tuple[Query, Float[np.ndarray, "
     if isinstance(at, np.ndarray | list):
         array = np.asarray(at, np.float64)
         array = array[:, None] if array.ndim == 1 else array
+        array = _in_plane_at_least(array) if array.ndim == 2 else array
         if array.ndim != 2 or array.shape[1] != observed.places.shape[1]:
             raise ValueError(
                 f"Places of shape {array.shape} do not have the {observed.places.shape[1]} "
@@ -217,10 +223,11 @@ def read_covariates(
     if isinstance(covariates, tuple) and not all(isinstance(c, str) for c in covariates):
         pair = [np.asarray(c, np.float64) for c in covariates]
         here, there = (c[:, None] if c.ndim == 1 else c for c in pair)
-        if len(here) != len(observed.values) or here.shape[1:] != there.shape[1:]:
+        numbers = len(observed.values), len(query.lat)
+        if (len(here), len(there)) != numbers or here.shape[1:] != there.shape[1:]:
             raise ValueError(
-                f"Covariates of shapes {here.shape} and {there.shape} do not match "
-                f"{len(observed.values)} observations; give a row per observation and per place."
+                f"Covariates of shapes {here.shape} and {there.shape} do not match {numbers[0]} "
+                f"observations and {numbers[1]} places; give a row per observation and per place."
             )
         return here, there
     fields: dict[str, StaticField | None] = {}

@@ -1,8 +1,8 @@
 """Compiles and loads the C back-end for CPUs, on first use.
 
 The library is cached in the user's cache folder, under a hash of source, flags and machine, and
-its own. It needs a C compiler and supports float32 only; `why_not` gives the reason where it
-cannot run.
+its own. It needs a C compiler and supports float32, and float64 for Gaussian processes;
+`why_not` gives the reason where it cannot run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from gridtnp import processor
 from gridtnp.ops.checks import PLAIN, opaque
 
 FLOAT = torch.float32
-FILES = ("attention.c", "full.c", "kernels.c", "windows.c", "rows.c", "vectors.h")
+FILES = (
+    *("attention.c", "full.c", "kernels.c", "windows.c", "rows.c"),
+    *("covariance.c", "leave_one_out.c", "vectors.h"),
+)
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
 
@@ -88,7 +91,7 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
 
-def why_not(*arguments: object) -> str | None:
+def why_not(*arguments: object, precision: torch.dtype = FLOAT) -> str | None:
     """The reason why the C back-end cannot run with these arguments."""
     if torch.compiler.is_compiling():
         return "a graph is being traced"
@@ -97,8 +100,9 @@ def why_not(*arguments: object) -> str | None:
     for t in arguments:
         if not isinstance(t, Tensor):
             continue
-        if not (t.is_cpu and t.dtype in (FLOAT, torch.int64, torch.bool)):
-            return "it computes on the CPU in single precision"
+        if not (t.is_cpu and t.dtype in (precision, torch.int64, torch.bool)):
+            name = "single" if precision is FLOAT else "double"
+            return f"it computes on the CPU in {name} precision"
         if type(t) not in PLAIN or t.layout != torch.strided or t.is_neg():
             return "a tensor does not lie in memory number by number"
         if t.numel() and not t.data_ptr():

@@ -4,13 +4,15 @@ python -m gridtnp.pretrain --out runs/pretrain
 
 trains the model in the package further, or the run in the folder if there is one. It can be stopped
 at any moment and continued on another machine with the folder, or with the package's weights alone.
-Progress is measured on held-out tasks; after each validation the weights are written to
-`weights.safetensors` in the folder, to be copied into the package.
+Progress is measured on held-out tasks and kept in `history.jsonl`; the best weights are written to
+`weights.safetensors` in the folder, to be copied into the package. `--fresh --dim 128` starts a
+network of another size.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -50,10 +52,14 @@ def main(
     parser.add_argument("--seed", type=int, default=1, help="of the training tasks")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--fresh", action="store_true", help="start from random weights")
+    parser.add_argument("--dim", type=int, default=64, help="width of tokens, if fresh")
+    parser.add_argument("--layers", type=int, default=2, help="layers of attention, if fresh")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    network, before = _start(options.out, options.fresh)
+    fresh = Interpolator(options.dim, layers=options.layers) if options.fresh else None
+    network, before = _start(options.out, fresh)
+    parameters = sum(p.numel() for p in network.parameters())
     recipe = Recipe(
         options.steps,
         rate=options.rate,
@@ -78,6 +84,10 @@ def main(
                 f"  held-out {p.validation:.3f}: {p.validation - fitted:+.3f} against the fitted "
                 f"process (exact posterior, where known: {gain:+.3f})"
             )
+            about = {"steps": before + p.step, "minutes": p.seconds / 60, "parameters": parameters}
+            scores = {"held_out": p.validation, "against_fitted": p.validation - fitted}
+            with (options.out / "history.jsonl").open("a") as file:
+                print(json.dumps(about | scores), file=file)
             if p.validation == p.best:
                 held = weights_of(read_tensors(files.best)[0])
                 tensors = {name.removeprefix("network."): held[name] for name in held}
@@ -103,10 +113,10 @@ def main(
     )
 
 
-def _start(folder: Path, fresh: bool) -> tuple[Interpolator, int]:
+def _start(folder: Path, fresh: Interpolator | None) -> tuple[Interpolator, int]:
     """The network to train, and the steps that it had before this run, which the folder keeps."""
-    network, before, record = Interpolator(), 0, folder / "steps_before.txt"
-    if WEIGHTS.exists() and not fresh:
+    network, before, record = fresh or Interpolator(), 0, folder / "steps_before.txt"
+    if WEIGHTS.exists() and fresh is None:
         network, about = load()
         network.requires_grad_(True)
         before = int(about["steps"])
