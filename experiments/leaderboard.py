@@ -14,7 +14,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,17 @@ def kamchatka(folder: Path) -> Case:
     return Case(data, split)
 
 
+def known(make: Maker) -> Maker:
+    """The same data, with the stations of the test part in training too; only its times are new."""
+
+    def without_holding_out(folder: Path) -> Case:
+        case = make(folder)
+        split = {k: v for k, v in case.split.items() if k != "hold_out_stations"}
+        return replace(case, split=split)
+
+    return without_holding_out
+
+
 CASES: dict[str, Maker] = {
     "colorado-tmax": colorado("tmax"),
     "colorado-tmin": colorado("tmin"),
@@ -158,6 +169,9 @@ CASES: dict[str, Maker] = {
     "era5-world": world,
     "storm-1996": storm,
     "kamchatka": kamchatka,
+    "colorado-tmax-known": known(colorado("tmax")),
+    "noaa-tmax-known": known(noaa("Tmax")),
+    "era5-uk-known": known(uk),
 }
 
 
