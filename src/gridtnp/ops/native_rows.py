@@ -30,6 +30,11 @@ MANY, MORE = 4096, 16384
 WIDE = 128
 """Width up to which C computes a single product faster than PyTorch recomputes it."""
 
+KEPT = 2**22
+"""Numbers up to which it is cheaper to keep results of linear maps than to compute them again."""
+TILE = (12, 32)
+"""The largest tile of rows.c."""
+
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
 Kinds = list[tuple[int, float]]
 """The number of each step's kind in rows.c, and its epsilon."""
@@ -104,15 +109,17 @@ class _Rowwise(torch.autograd.Function):
         dense = _dense(tensors)
         steps, width = _steps(kinds, x.shape[-1], dense)
         y = x.new_empty(*x.shape[:-1], width)
-        native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), y)
-        native.save(ctx, functools.partial(_plain, kinds), (x, *tensors))
+        kept = _kept(rows, kinds, steps) if any(ctx.needs_input_grad) else []
+        given = (y, *(kept or [None]))
+        native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
+        native.save(ctx, functools.partial(_plain, kinds), (x, *tensors), *kept)
         ctx.kinds = kinds
         return y
 
     @staticmethod
     @native.differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x, *tensors), _ = native.saved(ctx)
+        (x, *tensors), kept = native.saved(ctx)
         rows = _rows(x)
         needed = ctx.needs_input_grad[:-1]
         x_grad, *grads = (
@@ -121,9 +128,18 @@ class _Rowwise(torch.autograd.Function):
         )
         dense = _dense(tensors)
         steps, _ = _steps(ctx.kinds, x.shape[-1], dense, grads)
-        given = (native.contiguous(grad), x_grad)
+        given = (*(kept or [None]), native.contiguous(grad), x_grad)
         native.call("rows_backward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
         return x_grad, *grads, None
+
+
+def _kept(rows: Tensor, kinds: Kinds, steps: ctypes.Array[_Step]) -> list[Tensor]:
+    """Memory for results of linear maps that the backward pass needs, unless they are large."""
+    order = [KINDS[number] for number, _ in kinds]
+    last = max((i for i, kind in enumerate(order) if kind in (Linear, Norm, Relu)), default=0)
+    widths = [steps[i].dim_out for i in range(last) if order[i] is Linear]
+    floats = (len(rows) + TILE[0]) * sum(-(-width // TILE[1]) * TILE[1] for width in widths)
+    return [rows.new_empty(floats)] if 0 < floats <= KEPT else []
 
 
 def _dense(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -17,17 +17,16 @@ static __attribute__((noinline)) void products(
     float *y, int64_t y_row, const float *x, int64_t x_row, int64_t x_step, const float *panel, int64_t panel_row,
     int64_t depth, int64_t high, int64_t width
 ) {
-    const float zeros[LANES] = {0};
     int64_t j = 0;
     for (; j + LANES <= width; j += LANES)
         for (int64_t i = 0; i < high; i += TALL)
             tile_of(
-                y + i * y_row + j, y_row, zeros, 0, 0, x + i * x_row, x_row, x_step, panel + j, panel_row, depth, TALL,
+                y + i * y_row + j, y_row, NULL, NULL, 0, AS_IT_IS, x + i * x_row, x_row, x_step, panel + j, panel_row, depth, TALL,
                 ACROSS);
     if (j < width)
         for (int64_t i = 0; i < high; i += TALL)
             tile_of(
-                y + i * y_row + j, y_row, zeros, 0, 0, x + i * x_row, x_row, x_step, panel + j, panel_row, depth, TALL,
+                y + i * y_row + j, y_row, NULL, NULL, 0, AS_IT_IS, x + i * x_row, x_row, x_step, panel + j, panel_row, depth, TALL,
                 1);
 }
 
