@@ -22,14 +22,12 @@ from gridtnp.ops.rows import (
     Step,
     plain,
     tensors,
-    why_not_recomputed,
 )
 
 MANY, MORE = 4096, 16384
-"""Rows from which on C is faster than PyTorch: in blocks of transformers, and in other chains."""
-WIDE = 128
-"""Width up to which C computes a single product faster than PyTorch recomputes it."""
-
+"""Rows from which on C is faster than PyTorch: with a linear map that is large, and without."""
+LARGE = 64 * 64
+"""Weights of such a map."""
 KEPT = 2**22
 """Numbers up to which it is cheaper to keep results of linear maps than to compute them again."""
 TILE = (12, 32)
@@ -50,20 +48,14 @@ def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
 
 
 def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
-    """The reason why PyTorch is faster with these arguments, by `benchmarks/results/sizes.json`.
+    """The reason why PyTorch is faster with these arguments, by `benchmarks/results/*/sizes.json`.
 
-    With widths from 32 to 256, on one thread, C was 1.0 to 3.0 times as fast from 4096 rows on in
-    blocks of transformers and 1.1 to 1.7 times from 16384 rows on in perceptrons; with fewer it was
-    not always. A single product was slower in C, except in training where PyTorch would recompute
-    it: there C was 1.2 to 2.8 times as fast with 16384 rows and widths up to 128.
+    On one thread, C was 0.94 to 2.8 times as fast from 4096 rows on with widths from 64 to 256, and
+    1.2 to 3.3 times from 16384 rows on with a width of 32, with vectors of 256 bits as with 512.
+    With fewer rows it was mostly slower.
     """
-    block = any(isinstance(step, AddKept) for step in steps)
-    if x.shape[:-1].numel() < (MANY if block else MORE):
-        return "there are few rows"
-    maps = sum(isinstance(step, Linear) for step in steps)
-    if maps == 1 and (x.shape[-1] > WIDE or why_not_recomputed(x, steps) is not None):
-        return "a single product does not profit from the cache"
-    return None
+    large = any(isinstance(step, Linear) and step.weight.numel() >= LARGE for step in steps)
+    return "there are few rows" if x.shape[:-1].numel() < (MANY if large else MORE) else None
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
