@@ -268,7 +268,6 @@ int neighbour_backward(
     float *memory = scratch(threads, each), *entries = malloc((2 * n * k * heads + 1) * sizeof(float));
     const int failed = !start || !memory || !entries;
     if (!failed) {
-        large_pages(entries, 2 * n * k * heads);
         #pragma omp parallel num_threads(threads)
         {
             #pragma omp for schedule(dynamic, 64)
@@ -456,7 +455,6 @@ int cell_backward(
     float *memory = scratch(threads, each), *entries = malloc((n * k * heads + 1) * sizeof(float));
     const int failed = !start || !memory || !entries;
     if (!failed) {
-        large_pages(point_grad, 2 * n * heads * size);
         #pragma omp parallel num_threads(threads)
         {
             #pragma omp for schedule(static)

@@ -54,8 +54,13 @@ def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
     1.2 to 3.3 times from 16384 rows on with a width of 32, with vectors of 256 bits as with 512.
     With fewer rows it was mostly slower.
     """
-    large = any(isinstance(step, Linear) and step.weight.numel() >= LARGE for step in steps)
-    return "there are few rows" if x.shape[:-1].numel() < (MANY if large else MORE) else None
+    rows = x.shape[:-1].numel()
+    if rows >= MORE:
+        return None
+    large = rows >= MANY and any(
+        isinstance(step, Linear) and step.weight.numel() >= LARGE for step in steps
+    )
+    return None if large else "there are few rows"
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:

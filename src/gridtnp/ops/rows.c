@@ -309,7 +309,6 @@ int rows_forward(
     float *packed = panels ? pack_all(panels, steps, count, 0) : NULL, *memory = scratch(threads, each);
     const int failed = !packed || !memory;
     if (!failed) {
-        large_pages(y, n * out);
         #pragma omp parallel num_threads(threads)
         {
             float *buffer = own_part(memory, each), **at = inputs + omp_get_thread_num() * (count + 1);
@@ -427,7 +426,6 @@ int rows_backward(
     float *sum = sums ? zeroed(groups * sums[count]) : NULL, *memory = scratch(threads, each);
     const int failed = !packed || !back_packed || !sum || !memory;
     if (!failed) {
-        if (x_grad) large_pages(x_grad, n * in);
         #pragma omp parallel num_threads(threads)
         {
             float *panel = own_part(memory, each), *buffers = panel + BLOCK * LANES, *g_copy = buffers + 3 * places;

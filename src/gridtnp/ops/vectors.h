@@ -13,9 +13,6 @@
 #ifdef __AVX__
 #include <immintrin.h>
 #endif
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 #ifdef _OPENMP
 #include <omp.h>
 #else
@@ -43,16 +40,6 @@ INLINE float *scratch(int64_t threads, int64_t floats) { return zeroed(threads *
 
 /* The part of this thread. */
 INLINE float *own_part(float *memory, int64_t floats) { return memory + omp_get_thread_num() * up_to(floats, LINE); }
-
-/* Fresh memory that will be written to as a whole comes in large pages, where the system has them: a fault per 4 KB
- * takes longer than computing what is written there. */
-INLINE void large_pages(float *memory, int64_t floats) {
-#ifdef MADV_HUGEPAGE
-    const uintptr_t page = 1 << 21, first = ((uintptr_t)memory + page - 1) / page * page;
-    const uintptr_t last = (uintptr_t)(memory + floats) / page * page;
-    if (first < last) madvise((void *)first, last - first, MADV_HUGEPAGE);
-#endif
-}
 
 /* Vectors as wide as the processor's, as an extension of GCC and Clang: portable, and lowered to the target's SIMD,
  * where a vector that is wider becomes several. VECTOR_BITS forces a width. */

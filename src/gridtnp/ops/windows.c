@@ -186,7 +186,6 @@ int window_forward(
     const int64_t each = divide(&own, NULL, &w, size);
     float *memory = scratch(threads, each);
     if (!memory) return OUT_OF_MEMORY;
-    large_pages(out, batch * cells * heads * size);
     #pragma omp parallel num_threads(threads) private(own)
     {
         divide(&own, own_part(memory, each), &w, size);
@@ -262,7 +261,6 @@ int window_backward(
         free(pair_sums);
         return OUT_OF_MEMORY;
     }
-    large_pages(into, 3 * batch * cells * heads * size);
     #pragma omp parallel num_threads(threads) private(own)
     {
         divide(&own, own_part(memory, each), &w, size);
