@@ -467,6 +467,29 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     assert ran[-1] == "native"
 
 
+@pytest.mark.parametrize("n", [1, 100, 1300])
+def test_gradients_are_those_of_what_is_not_kept(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit by bit: what is kept is what would be computed again."""
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    x, rows, a, b, c = (
+        torch.randn(*shape, requires_grad=True)
+        for shape in ((n, 32), (n, 37), (37, 32), (32, 37), (37, 32))
+    )
+    weight = torch.randn(37, requires_grad=True)
+    norm = Norm(weight, None, 1e-5)
+    chain = (Linear(a), Add(rows), Keep(), norm, Linear(b), Relu(), Linear(c), AddKept(), Relu())
+
+    def gradients() -> tuple[Tensor, ...]:
+        y = ops.rowwise(x, *chain, backend="native")
+        return y, *torch.autograd.grad(y.square().sum(), (x, rows, a, b, c, weight))
+
+    kept = gradients()
+    monkeypatch.setattr("gridtnp.ops.native_rows.KEPT", 0)
+    for one, other in zip(kept, gradients(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("vectors", ["avx2", "avx512"])
 def test_measurements_support_the_rule(vectors: str) -> None:
     """Two measurements of the same differ by up to a tenth."""
