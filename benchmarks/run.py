@@ -1,4 +1,6 @@
-"""All benchmarks, each in a fresh process, into `benchmarks/results/`: `make bench`.
+"""All benchmarks, each in a fresh process, into a folder of `benchmarks/results/`: `make bench`.
+
+There is a folder for each width of vectors, as C and PyTorch differ in what they gain from it.
 
 python benchmarks/run.py [models | ops | sizes | profile] [--only TEXT] [--minutes M]
 
@@ -92,7 +94,9 @@ def models(only: str) -> dict[str, Any]:
             ]
             row["memory_of_authors"] = row["step"]["gb"] / AUTHORS[name][2]
         results[name] = row
-        write("models.json", {name: row})  # so that an interrupted run keeps its results
+        write(
+            f"{folder()}/models.json", {name: row}
+        )  # so that an interrupted run keeps its results
     return results
 
 
@@ -129,6 +133,11 @@ def profiles(only: str) -> dict[str, Any]:
     return all_of({name: ("profile", name) for name in names}, only)
 
 
+def folder() -> str:
+    """The folder of this processor's results."""
+    return {256: "avx2", 512: "avx512"}.get(native.vector_bits() or 0, "other")
+
+
 def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
     path = HERE / "results" / name
     before = json.loads(path.read_text())["results"] if path.exists() else {}
@@ -139,7 +148,7 @@ def write(name: str, results: dict[str, Any]) -> dict[str, Any]:
         f"{native.vector_bits()}-bit vectors, torch {torch.__version__}",
         "results": dict(sorted(merged.items())),
     }
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     return record["results"]
 
@@ -220,17 +229,17 @@ def main() -> None:
     if arguments.against:
         names = [n for n in AUTHORS if arguments.only in n]
         rows = against.compare(arguments.against, names)
-        against.show(write("against.json", rows))
+        against.show(write(f"{folder()}/against.json", rows))
         return
     what = [arguments.what] if arguments.what else ["models", "ops", "sizes", "profile"]
     if "profile" in what:
-        show_profiles(write("profile.json", profiles(arguments.only)))
+        show_profiles(write(f"{folder()}/profile.json", profiles(arguments.only)))
     if "ops" in what:
-        show_operations(write("ops.json", operations(arguments.only)))
+        show_operations(write(f"{folder()}/ops.json", operations(arguments.only)))
     if "sizes" in what:
-        show_sizes(write("sizes.json", sizes(arguments.only)))
+        show_sizes(write(f"{folder()}/sizes.json", sizes(arguments.only)))
     if "models" in what:
-        show_models(write("models.json", models(arguments.only)))
+        show_models(write(f"{folder()}/models.json", models(arguments.only)))
 
 
 if __name__ == "__main__":

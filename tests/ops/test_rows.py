@@ -448,49 +448,61 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     table = tuple(noting(b) for b in ops.BACKENDS["rowwise"])
     monkeypatch.setitem(ops.BACKENDS, "rowwise", table)
     one = Linear(torch.randn(4, 4))
-    several = (one, Relu(), one)
+    large = Linear(torch.randn(native_rows.LARGE // 4, 4))
 
-    def chosen(n: int, *steps: Step, width: int = 4) -> str:
-        x = torch.randn(n, width)
+    def chosen(n: int, *steps: Step) -> str:
+        x = torch.randn(n, 4)
         results = [ops.rowwise(x, *steps), ops.rowwise(x, *steps, backend="plain")]
         torch.testing.assert_close(*results)
         return ran[-2]
 
     many, more = native_rows.MANY, native_rows.MORE
-    block = (Keep(), *several, AddKept())
-    assert chosen(many, *block) == "native"
-    assert chosen(many - 1, *block) == "plain"
-    assert chosen(more, *several) == "native"
-    assert chosen(more - 1, *several) == "plain"
-    assert chosen(more, one, Relu()) == "plain"
+    assert chosen(many, large, Relu()) == "native"
+    assert chosen(many - 1, large, Relu()) == "plain"
+    assert chosen(more, one, Relu()) == "native"
+    assert chosen(more - 1, one, Relu()) == "plain"
     with ops.backends("native"):
         assert chosen(3, one) == "native"
     ops.rowwise(torch.randn(3, 4), one, backend="native")
     assert ran[-1] == "native"
-    monkeypatch.setattr("gridtnp.ops.rows.LARGE", 0)
-    assert chosen(more, one, Relu()) == "native"  # else activations are recomputed
-    for width, name in ((native_rows.WIDE, "native"), (native_rows.WIDE + 1, "recomputed")):
-        wide = Linear(torch.randn(4, width) / width**0.5)
-        assert chosen(more, wide, width=width) == name
-    with torch.no_grad():
-        assert chosen(more, one, Relu()) == "plain"
 
 
-def test_measurements_support_the_rule() -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "results" / "sizes.json"
-    fewest = {"update": native_rows.MANY, "tokens": native_rows.MORE}
+@pytest.mark.parametrize("n", [1, 100, 1300])
+def test_gradients_are_those_of_what_is_not_kept(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit by bit: what is kept is what would be computed again."""
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    x, rows, a, b, c = (
+        torch.randn(*shape, requires_grad=True)
+        for shape in ((n, 32), (n, 37), (37, 32), (32, 37), (37, 32))
+    )
+    weight = torch.randn(37, requires_grad=True)
+    norm = Norm(weight, None, 1e-5)
+    chain = (Linear(a), Add(rows), Keep(), norm, Linear(b), Relu(), Linear(c), AddKept(), Relu())
+
+    def gradients() -> tuple[Tensor, ...]:
+        y = ops.rowwise(x, *chain, backend="native")
+        return y, *torch.autograd.grad(y.square().sum(), (x, rows, a, b, c, weight))
+
+    kept = gradients()
+    monkeypatch.setattr("gridtnp.ops.native_rows.KEPT", 0)
+    for one, other in zip(kept, gradients(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("vectors", ["avx2", "avx512"])
+def test_measurements_support_the_rule(vectors: str) -> None:
+    """Two measurements of the same differ by up to a tenth."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / vectors / "sizes.json"
     supported = 0
     for width, row in json.loads(path.read_text(encoding="utf-8"))["results"].items():
+        large = int(width) ** 2 >= native_rows.LARGE
         for key, ratios in row.items():
-            chain, _, rows = key.partition("/")
-            if chain in fewest and int(rows) >= fewest[chain]:
-                assert min(ratios.values()) >= 1, (width, key)
+            rows = int(key.rpartition("/")[-1]) if isinstance(ratios, dict) else 0
+            if rows >= (native_rows.MANY if large else native_rows.MORE):
+                assert min(ratios.values()) >= 0.9, (width, key)
                 supported += 1
-            elif chain == "projection" and int(rows) >= native_rows.MORE:
-                assert (ratios["training"] >= 1) == (int(width) <= native_rows.WIDE), (width, key)
-                assert ratios["inference"] < 1, (width, key)
-                supported += 1
-    assert supported == 16
+    assert supported == 21
 
 
 def test_sizes_may_be_symbols_while_a_graph_is_traced() -> None:

@@ -141,10 +141,13 @@ def _run(op: str, backend: str | None, *arguments: object) -> Any:
     table = BACKENDS[op]
     if backend is None:
         preferred = () if torch.compiler.is_compiling() else _preferred.get()
-        named = [b for name in preferred for b in table if b.name == name]
-        for candidate in (*named, *table):
-            reasons = [candidate.why_not] if candidate in named else candidate.reasons()
-            if all(reason(*arguments) is None for reason in reasons):
+        for name in preferred:
+            for candidate in table:
+                if candidate.name == name and candidate.why_not(*arguments) is None:
+                    return candidate.run(*arguments)
+        for candidate in table:
+            one, other = candidate.reasons()
+            if one(*arguments) is None and other(*arguments) is None:
                 return candidate.run(*arguments)
     for candidate in table:
         if candidate.name == backend:

@@ -131,49 +131,57 @@ INLINE void neighbour_weights(
     }
 }
 
-INLINE int neighbour_forward_sized(
-    int64_t threads, int64_t n, int64_t k, int64_t heads, const float *query, int64_t query_stride, const float *key,
-    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
-    const uint8_t *valid, const float *bias, float *out, float scale, const int size
-) {
-    const int64_t room = per_head(heads), each = (k + 1) * room; /* weights are [neighbour][head] */
-    float *memory = scratch(threads, each);
-    if (!memory) return OUT_OF_MEMORY;
-    #pragma omp parallel num_threads(threads)
-    {
-        float *weight = own_part(memory, each), *inverse = weight + k * room;
-        #pragma omp for schedule(dynamic, 64)
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t *at = index + i * k;
-            const uint8_t *used = valid ? valid + i * k : NULL;
-            neighbour_weights(
-                weight, inverse, query + i * query_stride, key, key_stride, at, used,
-                bias ? bias + i * k * heads : NULL, heads, k, scale, size);
-            for (int64_t h = 0; h < heads; h++) {
-                float *o = out + (i * heads + h) * size;
-                int d = 0;
-                for (; d + 2 * W <= size; d += 2 * W) {
-                    vec a = all(0.0f), b = a;
-                    for (int64_t j = 0; j < k; j++) {
-                        if (used && !used[j]) continue;
-                        const float *v = value + at[j] * value_stride + h * size + d;
-                        a += load(v) * weight[j * room + h];
-                        b += load(v + W) * weight[j * room + h];
-                    }
-                    store(o + d, a * inverse[h]);
-                    store(o + d + W, b * inverse[h]);
-                }
-                for (; d < size; d++) {
-                    float a = 0.0f;
-                    for (int64_t j = 0; j < k; j++)
-                        if (!used || used[j]) a += value[at[j] * value_stride + h * size + d] * weight[j * room + h];
-                    o[d] = a * inverse[h];
-                }
+/* What attention to neighbours is computed from; `bias` is [query][neighbour][head]. */
+typedef struct {
+    int64_t k, heads;
+    const float *query;
+    int64_t query_stride;
+    const float *key;
+    int64_t key_stride;
+    const float *value;
+    int64_t value_stride;
+    const int64_t *index;
+    const uint8_t *valid;
+    const float *bias;
+    float scale;
+} Neighbours;
+
+/* Functions of one query, point or cell are called inside a parallel region, by size: the compiler moves the region
+ * into a function of its own, for which the size would not be known. */
+INLINE void weigh_neighbours(const Neighbours *x, int64_t i, float *weight, float *inverse, const int size) {
+    neighbour_weights(
+        weight, inverse, x->query + i * x->query_stride, x->key, x->key_stride, x->index + i * x->k,
+        x->valid ? x->valid + i * x->k : NULL, x->bias ? x->bias + i * x->k * x->heads : NULL, x->heads, x->k,
+        x->scale, size);
+}
+
+INLINE void neighbour_forward_one(const Neighbours *x, int64_t i, float *weight, float *out, const int size) {
+    const int64_t k = x->k, heads = x->heads, room = per_head(heads), stride = x->value_stride;
+    const int64_t *at = x->index + i * k;
+    const uint8_t *used = x->valid ? x->valid + i * k : NULL;
+    float *inverse = weight + k * room;
+    weigh_neighbours(x, i, weight, inverse, size);
+    for (int64_t h = 0; h < heads; h++) {
+        float *o = out + (i * heads + h) * size;
+        int d = 0;
+        for (; d + 2 * W <= size; d += 2 * W) {
+            vec a = all(0.0f), b = a;
+            for (int64_t j = 0; j < k; j++) {
+                if (used && !used[j]) continue;
+                const float *v = x->value + at[j] * stride + h * size + d;
+                a += load(v) * weight[j * room + h];
+                b += load(v + W) * weight[j * room + h];
             }
+            store(o + d, a * inverse[h]);
+            store(o + d + W, b * inverse[h]);
+        }
+        for (; d < size; d++) {
+            float a = 0.0f;
+            for (int64_t j = 0; j < k; j++)
+                if (!used || used[j]) a += x->value[at[j] * stride + h * size + d] * weight[j * room + h];
+            o[d] = a * inverse[h];
         }
     }
-    free(memory);
-    return 0;
 }
 
 int neighbour_forward(
@@ -181,69 +189,100 @@ int neighbour_forward(
     const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
     const uint8_t *valid, const float *bias, float *out, float scale
 ) {
-    #define CALL(S) return neighbour_forward_sized(threads, n, k, heads, query, query_stride, key, key_stride, \
-                                                   value, value_stride, index, valid, bias, out, scale, S)
-    FOR_SIZE(size, CALL)
-    #undef CALL
+    const Neighbours x = {
+        k, heads, query, query_stride, key, key_stride, value, value_stride, index, valid, bias, scale};
+    const int64_t each = (k + 1) * per_head(heads); /* weights are [neighbour][head] */
+    float *memory = scratch(threads, each);
+    if (!memory) return OUT_OF_MEMORY;
+    #pragma omp parallel for schedule(dynamic, 64) num_threads(threads)
+    for (int64_t i = 0; i < n; i++) {
+        #define CALL(S) neighbour_forward_one(&x, i, own_part(memory, each), out, S)
+        FOR_SIZE(size, CALL)
+        #undef CALL
+    }
+    free(memory);
+    return 0;
+}
+
+/* The gradient of a query, and for each neighbour the slopes and weights of all heads, which its row needs. */
+INLINE void neighbour_backward_one(
+    const Neighbours *x, int64_t i, float *weight, const float *out, const float *grad, float *query_grad,
+    float *entries, float *bias_grad, const int size
+) {
+    const int64_t k = x->k, heads = x->heads, row = heads * size, room = per_head(heads);
+    const int64_t *at = x->index + i * k;
+    const float *g = grad + i * row;
+    float *inverse = weight + k * room, *mean = inverse + room, *slope = mean + room, *dq = query_grad + i * row;
+    weigh_neighbours(x, i, weight, inverse, size);
+    dots(mean, g, out + i * row, heads, 1.0f, size);
+    memset(dq, 0, sizeof(float) * row);
+    for (int64_t j = 0; j < k; j++) {
+        if (x->valid && !x->valid[i * k + j]) {
+            if (bias_grad) memset(bias_grad + (i * k + j) * heads, 0, sizeof(float) * heads);
+            continue;
+        }
+        const float *y = x->key + at[j] * x->key_stride, *v = x->value + at[j] * x->value_stride;
+        float *w = weight + j * room, *entry = entries + (i * k + j) * 2 * heads;
+        dots(slope, g, v, heads, 1.0f, size);
+        for (int64_t h = 0; h < room; h += W) {
+            store(w + h, load(w + h) * load(inverse + h));
+            store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
+        }
+        if (bias_grad) memcpy(bias_grad + (i * k + j) * heads, slope, sizeof(float) * heads);
+        for (int64_t h = 0; h < heads; h++) {
+            entry[h] = slope[h] * x->scale, entry[heads + h] = w[h];
+            add_scaled(dq + h * size, y + h * size, entry[h], size);
+        }
+    }
+}
+
+/* The gradients of a key and a value, side by side, from the entries of its row. */
+INLINE void neighbour_backward_row(
+    const Neighbours *x, const int64_t *order, int64_t count, const float *grad, const float *entries, float *row_grad,
+    const int size
+) {
+    const int64_t heads = x->heads, row = heads * size;
+    float *dx = row_grad, *dv = dx + row;
+    memset(dx, 0, sizeof(float) * 2 * row);
+    for (int64_t e = 0; e < count; e++) {
+        const int64_t i = order[e] / x->k;
+        const float *entry = entries + order[e] * 2 * heads;
+        for (int64_t h = 0; h < heads; h++) {
+            add_scaled(dx + h * size, x->query + i * x->query_stride + h * size, entry[h], size);
+            add_scaled(dv + h * size, grad + i * row + h * size, entry[heads + h], size);
+        }
+    }
 }
 
 /* Gradients of keys and values lie side by side in `row_grad`, of which there are `rows`. */
-INLINE int neighbour_backward_sized(
-    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t rows, const float *query, int64_t query_stride,
-    const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *index,
-    const uint8_t *valid, const float *bias, const float *out, const float *grad, float *query_grad,
-    float *row_grad, float *bias_grad, float scale, const int size
+int neighbour_backward(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t rows, const float *query,
+    int64_t query_stride, const float *key, int64_t key_stride, const float *value, int64_t value_stride,
+    const int64_t *index, const uint8_t *valid, const float *bias, const float *out, const float *grad,
+    float *query_grad, float *row_grad, float *bias_grad, float scale
 ) {
-    const int64_t row = heads * size, room = per_head(heads), each = (k + 3) * room;
+    const Neighbours x = {
+        k, heads, query, query_stride, key, key_stride, value, value_stride, index, valid, bias, scale};
+    const int64_t each = (k + 3) * per_head(heads);
     int64_t *order, *start = by_row(&order, n * k, 1, rows, index, valid);
     float *memory = scratch(threads, each), *entries = malloc((2 * n * k * heads + 1) * sizeof(float));
     const int failed = !start || !memory || !entries;
     if (!failed) {
         #pragma omp parallel num_threads(threads)
         {
-            float *weight = own_part(memory, each), *inverse = weight + k * room;
-            float *mean = inverse + room, *slope = mean + room;
             #pragma omp for schedule(dynamic, 64)
             for (int64_t i = 0; i < n; i++) {
-                const int64_t *at = index + i * k;
-                const float *g = grad + i * row;
-                float *dq = query_grad + i * row;
-                neighbour_weights(
-                    weight, inverse, query + i * query_stride, key, key_stride, at, valid ? valid + i * k : NULL,
-                    bias ? bias + i * k * heads : NULL, heads, k, scale, size);
-                dots(mean, g, out + i * row, heads, 1.0f, size);
-                memset(dq, 0, sizeof(float) * row);
-                for (int64_t j = 0; j < k; j++) {
-                    if (valid && !valid[i * k + j]) {
-                        if (bias_grad) memset(bias_grad + (i * k + j) * heads, 0, sizeof(float) * heads);
-                        continue;
-                    }
-                    const float *x = key + at[j] * key_stride, *v = value + at[j] * value_stride;
-                    float *w = weight + j * room, *entry = entries + (i * k + j) * 2 * heads;
-                    dots(slope, g, v, heads, 1.0f, size);
-                    for (int64_t h = 0; h < room; h += W) {
-                        store(w + h, load(w + h) * load(inverse + h));
-                        store(slope + h, load(w + h) * (load(slope + h) - load(mean + h)));
-                    }
-                    if (bias_grad) memcpy(bias_grad + (i * k + j) * heads, slope, sizeof(float) * heads);
-                    for (int64_t h = 0; h < heads; h++) {
-                        entry[h] = slope[h] * scale, entry[heads + h] = w[h];
-                        add_scaled(dq + h * size, x + h * size, entry[h], size);
-                    }
-                }
+                #define CALL(S) neighbour_backward_one( \
+                    &x, i, own_part(memory, each), out, grad, query_grad, entries, bias_grad, S)
+                FOR_SIZE(size, CALL)
+                #undef CALL
             }
             #pragma omp for schedule(dynamic, 16)
             for (int64_t r = 0; r < rows; r++) {
-                float *dx = row_grad + 2 * r * row, *dv = dx + row;
-                memset(dx, 0, sizeof(float) * 2 * row);
-                for (int64_t e = start[r]; e < start[r + 1]; e++) {
-                    const int64_t i = order[e] / k;
-                    const float *entry = entries + order[e] * 2 * heads;
-                    for (int64_t h = 0; h < heads; h++) {
-                        add_scaled(dx + h * size, query + i * query_stride + h * size, entry[h], size);
-                        add_scaled(dv + h * size, grad + i * row + h * size, entry[heads + h], size);
-                    }
-                }
+                #define CALL(S) neighbour_backward_row( \
+                    &x, order + start[r], start[r + 1] - start[r], grad, entries, row_grad + 2 * r * heads * size, S)
+                FOR_SIZE(size, CALL)
+                #undef CALL
             }
         }
     }
@@ -251,18 +290,6 @@ INLINE int neighbour_backward_sized(
     free(memory);
     free(start);
     return failed ? OUT_OF_MEMORY : 0;
-}
-
-int neighbour_backward(
-    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t rows, const float *query,
-    int64_t query_stride, const float *key, int64_t key_stride, const float *value, int64_t value_stride,
-    const int64_t *index, const uint8_t *valid, const float *bias, const float *out, const float *grad,
-    float *query_grad, float *row_grad, float *bias_grad, float scale
-) {
-    #define CALL(S) return neighbour_backward_sized(threads, n, k, heads, rows, query, query_stride, key, \
-        key_stride, value, value_stride, index, valid, bias, out, grad, query_grad, row_grad, bias_grad, scale, S)
-    FOR_SIZE(size, CALL)
-    #undef CALL
 }
 
 /* ---- cell attention ------------------------------------------------------------------------------ */
@@ -335,10 +362,10 @@ static void merge_attention(
 /* `out` and `log_sum` initially hold the cells' own values and logits. The points, sorted by cell, are divided into
  * shares, whose number does not depend on that of the threads; a cell that spans two shares belongs to the first, and
  * the second merges its partial result at the end. */
-INLINE int cell_forward_sized(
-    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key,
+int cell_forward(
+    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query, const float *key,
     int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
-    float *out, float *log_sum, float scale, const int size
+    float *out, float *log_sum, float scale
 ) {
     const int64_t row = heads * size, each = (RUN + 3) * per_head(heads);
     const int64_t shares = n * k < SHARE ? 1 : n * k / SHARE < SHARES ? n * k / SHARE : SHARES;
@@ -359,9 +386,11 @@ INLINE int cell_forward_sized(
                     o = apart + s * (row + heads), l = o + row;
                     for (int64_t h = 0; h < heads; h++) l[h] = -INFINITY;
                 }
-                attend_points(
-                    o, l, query + c * row, key, key_stride, value, value_stride, order + i, end - i, heads, scale,
-                    own_part(memory, each), size);
+                #define CALL(S) attend_points( \
+                    o, l, query + c * row, key, key_stride, value, value_stride, order + i, end - i, heads, scale, \
+                    own_part(memory, each), S)
+                FOR_SIZE(size, CALL)
+                #undef CALL
                 i = end;
             }
         }
@@ -378,68 +407,41 @@ INLINE int cell_forward_sized(
     return failed ? OUT_OF_MEMORY : 0;
 }
 
-int cell_forward(
-    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t size, int64_t cells, const float *query,
-    const float *key, int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell,
-    const uint8_t *valid, float *out, float *log_sum, float scale
+/* The gradients of a point's key and value, side by side, and the slopes of its entries, which the queries need. */
+INLINE void cell_backward_one(
+    int64_t p, int64_t k, int64_t heads, const float *query, const float *x, const float *v, const int64_t *cell,
+    const uint8_t *valid, const float *log_sum, const float *grad, const float *mean, float *point_grad,
+    float *entries, float scale, float *weight, const int size
 ) {
-    #define CALL(S) return cell_forward_sized(threads, n, k, heads, cells, query, key, key_stride, value, \
-                                              value_stride, cell, valid, out, log_sum, scale, S)
-    FOR_SIZE(size, CALL)
-    #undef CALL
-}
-
-INLINE int cell_backward_sized(
-    int64_t threads, int64_t n, int64_t k, int64_t heads, int64_t cells, const float *query, const float *key,
-    int64_t key_stride, const float *value, int64_t value_stride, const int64_t *cell, const uint8_t *valid,
-    const float *log_sum, const float *grad, const float *mean, float *query_grad, float *point_grad,
-    float scale, const int size
-) {
-    const int64_t row = heads * size, room = per_head(heads);
-    int64_t *order, *start = by_row(&order, n * k, 1, cells, cell, valid);
-    float *memory = scratch(threads, 2 * room), *entries = malloc((n * k * heads + 1) * sizeof(float));
-    const int failed = !start || !memory || !entries;
-    if (!failed) {
-        #pragma omp parallel num_threads(threads)
-        {
-            float *weight = own_part(memory, 2 * room), *slope = weight + room;
-            #pragma omp for schedule(static)
-            for (int64_t p = 0; p < n; p++) {
-                const float *x = key + p * key_stride, *v = value + p * value_stride;
-                float *dx = point_grad + 2 * p * row, *dv = dx + row;
-                memset(dx, 0, sizeof(float) * 2 * row);
-                for (int64_t e = p * k; e < (p + 1) * k; e++) {
-                    if (valid && !valid[e]) continue;
-                    const int64_t c = cell[e];
-                    const float *q = query + c * row, *g = grad + c * row;
-                    dots(weight, q, x, heads, scale, size);
-                    for (int64_t h = 0; h < heads; h++) weight[h] -= log_sum[c * heads + h];
-                    exp_all(weight, 0.0f, heads);
-                    dots(slope, g, v, heads, 1.0f, size);
-                    for (int64_t h = 0; h < heads; h++) {
-                        const float w = weight[h], d = w * (slope[h] - mean[c * heads + h]) * scale;
-                        entries[e * heads + h] = d;
-                        add_scaled(dv + h * size, g + h * size, w, size);
-                        add_scaled(dx + h * size, q + h * size, d, size);
-                    }
-                }
-            }
-            #pragma omp for schedule(dynamic, 16)
-            for (int64_t c = 0; c < cells; c++) {
-                float *dq = query_grad + c * row;
-                memset(dq, 0, sizeof(float) * row);
-                for (int64_t e = start[c]; e < start[c + 1]; e++)
-                    for (int64_t h = 0; h < heads; h++)
-                        add_scaled(
-                            dq + h * size, key + order[e] / k * key_stride + h * size, entries[order[e] * heads + h],
-                            size);
-            }
+    const int64_t row = heads * size;
+    float *slope = weight + per_head(heads), *dx = point_grad + 2 * p * row, *dv = dx + row;
+    memset(dx, 0, sizeof(float) * 2 * row);
+    for (int64_t e = p * k; e < (p + 1) * k; e++) {
+        if (valid && !valid[e]) continue;
+        const int64_t c = cell[e];
+        const float *q = query + c * row, *g = grad + c * row;
+        dots(weight, q, x, heads, scale, size);
+        for (int64_t h = 0; h < heads; h++) weight[h] -= log_sum[c * heads + h];
+        exp_all(weight, 0.0f, heads);
+        dots(slope, g, v, heads, 1.0f, size);
+        for (int64_t h = 0; h < heads; h++) {
+            const float w = weight[h], d = w * (slope[h] - mean[c * heads + h]) * scale;
+            entries[e * heads + h] = d;
+            add_scaled(dv + h * size, g + h * size, w, size);
+            add_scaled(dx + h * size, q + h * size, d, size);
         }
     }
-    free(entries);
-    free(memory);
-    free(start);
-    return failed ? OUT_OF_MEMORY : 0;
+}
+
+/* The gradient of a cell's query. */
+INLINE void cell_backward_query(
+    float *dq, const int64_t *order, int64_t count, int64_t k, int64_t heads, const float *key, int64_t key_stride,
+    const float *entries, const int size
+) {
+    memset(dq, 0, sizeof(float) * heads * size);
+    for (int64_t e = 0; e < count; e++)
+        for (int64_t h = 0; h < heads; h++)
+            add_scaled(dq + h * size, key + order[e] / k * key_stride + h * size, entries[order[e] * heads + h], size);
 }
 
 int cell_backward(
@@ -448,10 +450,35 @@ int cell_backward(
     const uint8_t *valid, const float *log_sum, const float *grad, const float *mean, float *query_grad,
     float *point_grad, float scale
 ) {
-    #define CALL(S) return cell_backward_sized(threads, n, k, heads, cells, query, key, key_stride, value, \
-        value_stride, cell, valid, log_sum, grad, mean, query_grad, point_grad, scale, S)
-    FOR_SIZE(size, CALL)
-    #undef CALL
+    const int64_t each = 2 * per_head(heads);
+    int64_t *order, *start = by_row(&order, n * k, 1, cells, cell, valid);
+    float *memory = scratch(threads, each), *entries = malloc((n * k * heads + 1) * sizeof(float));
+    const int failed = !start || !memory || !entries;
+    if (!failed) {
+        #pragma omp parallel num_threads(threads)
+        {
+            #pragma omp for schedule(static)
+            for (int64_t p = 0; p < n; p++) {
+                #define CALL(S) cell_backward_one( \
+                    p, k, heads, query, key + p * key_stride, value + p * value_stride, cell, valid, log_sum, grad, mean, \
+                    point_grad, entries, scale, own_part(memory, each), S)
+                FOR_SIZE(size, CALL)
+                #undef CALL
+            }
+            #pragma omp for schedule(dynamic, 16)
+            for (int64_t c = 0; c < cells; c++) {
+                #define CALL(S) cell_backward_query( \
+                    query_grad + c * heads * size, order + start[c], start[c + 1] - start[c], k, heads, key, key_stride, \
+                    entries, S)
+                FOR_SIZE(size, CALL)
+                #undef CALL
+            }
+        }
+    }
+    free(entries);
+    free(memory);
+    free(start);
+    return failed ? OUT_OF_MEMORY : 0;
 }
 
 /* ---- sums of cells ------------------------------------------------------------------------------------ */

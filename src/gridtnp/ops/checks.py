@@ -35,11 +35,22 @@ def checked(op: Callable[P, R]) -> Callable[P, R]:
     rules = {name: rule for name, hint in hints.items() if (rule := _rule(hint)) is not None}
     rules.pop("return", None)
     names = list(hints)
+    places = [(names.index(name), name) for name in rules]
+
+    def check(*found: _About | None) -> None:
+        _check(op.__name__, rules, dict(zip(rules, found, strict=True)))
+
+    passed = functools.lru_cache(maxsize=1024)(check)  # small data often has the same few shapes
 
     @functools.wraps(op)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if not torch.compiler.is_compiling():
-            _check(op.__name__, rules, dict(zip(names, args, strict=False)) | kwargs)
+            count = len(args)
+            found = [_about(args[i] if i < count else kwargs.get(name)) for i, name in places]
+            try:
+                passed(*found)
+            except TypeError:  # sizes may be symbols, which have no hash
+                check(*found)
         return op(*args, **kwargs)
 
     return run
@@ -55,31 +66,38 @@ def _rule(hint: Any) -> _Rule | None:
     return None
 
 
-def _check(op: str, rules: dict[str, _Rule], arguments: dict[str, Any]) -> None:
+_About = tuple[torch.dtype, torch.device, torch.Size] | type
+"""What is checked of an argument; of one that is no tensor, its type."""
+
+
+def _about(t: Any) -> _About | None:
+    if isinstance(t, Tensor):
+        return t.dtype, t.device, t.shape
+    return None if t is None else type(t)
+
+
+def _check(op: str, rules: dict[str, _Rule], arguments: dict[str, _About | None]) -> None:
     known: dict[str, Any] = {}
     first = number = None
     for name, (kind, dtypes, sizes) in rules.items():
-        t = arguments.get(name)
-        if t is None:
+        about = arguments[name]
+        if about is None:
             continue
-        if not isinstance(t, Tensor):
-            raise ValueError(f"{op}: {name!r} must be a tensor, got {type(t).__name__}.")
-        if t.dtype not in dtypes:
-            raise ValueError(f"{op}: {name!r} must be of {kind}, got {t.dtype}.")
-        first = first or (name, t.device)
-        if t.device != first[1]:
-            raise ValueError(f"{op}: {name!r} is on {t.device}, but {first[0]!r} on {first[1]}.")
-        if t.is_floating_point():
-            number = number or (name, t)
-            if mixed(t, number[1]):
-                raise ValueError(
-                    f"{op}: {name!r} is of {t.dtype}, but {number[0]!r} of {number[1].dtype}."
-                )
-        if not _fits(t.shape, sizes, known):
+        if not isinstance(about, tuple):
+            raise ValueError(f"{op}: {name!r} must be a tensor, got {about.__name__}.")
+        dtype, device, shape = about
+        if dtype not in dtypes:
+            raise ValueError(f"{op}: {name!r} must be of {kind}, got {dtype}.")
+        first = first or (name, device)
+        if device != first[1]:
+            raise ValueError(f"{op}: {name!r} is on {device}, but {first[0]!r} on {first[1]}.")
+        if dtype.is_floating_point:
+            number = number or (name, dtype)
+            if (dtype == torch.float64) != (number[1] == torch.float64):
+                raise ValueError(f"{op}: {name!r} is of {dtype}, but {number[0]!r} of {number[1]}.")
+        if not _fits(shape, sizes, known):
             wanted = ", ".join(f"{s}={known[s]}" if s in known else s for s in sizes)
-            raise ValueError(
-                f"{op}: {name!r} must have the shape ({wanted}), got {tuple(t.shape)}."
-            )
+            raise ValueError(f"{op}: {name!r} must have the shape ({wanted}), got {tuple(shape)}.")
     if 0 in (known.get("heads"), known.get("dh")):
         raise ValueError(f"{op}: 'query' must not have empty heads.")
 

@@ -63,17 +63,17 @@ static void columns_of(
 
 /* p[j][i] = Σ_d x[j][d] columns[d][i] */
 APART void products(float *p, const float *x, const float *columns, int64_t keys, int64_t size) {
-    const float zeros[BLOCK] = {0};
     const int64_t depth = depth_of(size);
     for (int64_t j = 0; j < keys; j += HIGH)
-        tile_of(p + j * BLOCK, BLOCK, zeros, 0, 0, x + j * depth, depth, 1, columns, BLOCK, size, HIGH, WIDE);
+        tile_of(
+            p + j * BLOCK, BLOCK, NULL, NULL, 0, AS_IT_IS, x + j * depth, depth, 1, columns, BLOCK, size, HIGH, WIDE);
 }
 
 /* y[d][i] += Σ_j x[j][d] p[j][i] */
 APART void add_to_queries(float *y, const float *x, const float *p, int64_t keys, int64_t size) {
     const int64_t depth = depth_of(size);
     for (int64_t d = 0; d < size; d += HIGH, y += HIGH * BLOCK)
-        tile_of(y, BLOCK, y, BLOCK, 1, x + d, 1, depth, p, BLOCK, keys, HIGH, WIDE);
+        tile_of(y, BLOCK, NULL, y, BLOCK, PLUS, x + d, 1, depth, p, BLOCK, keys, HIGH, WIDE);
 }
 
 /* y[j][d] += Σ_i p[j][i] x[i][d] */
@@ -82,8 +82,8 @@ APART void add_to_keys(float *y, const float *x, const float *p, int64_t keys, i
     for (int64_t j = 0; j < keys; j += TALL, y += TALL * depth, p += TALL * BLOCK) {
         int64_t d = 0;
         for (; d + LANES <= depth; d += LANES)
-            tile_of(y + d, depth, y + d, depth, 1, p, BLOCK, 1, x + d, depth, BLOCK, TALL, ACROSS);
-        if (d < depth) tile_of(y + d, depth, y + d, depth, 1, p, BLOCK, 1, x + d, depth, BLOCK, TALL, 1);
+            tile_of(y + d, depth, NULL, y + d, depth, PLUS, p, BLOCK, 1, x + d, depth, BLOCK, TALL, ACROSS);
+        if (d < depth) tile_of(y + d, depth, NULL, y + d, depth, PLUS, p, BLOCK, 1, x + d, depth, BLOCK, TALL, 1);
     }
 }
 
@@ -113,7 +113,7 @@ int full_forward(
 ) {
     const int64_t rows = packed_rows(start, batch, heads), blocks = (n + BLOCK - 1) / BLOCK, depth = depth_of(size);
     const int64_t each = (2 * depth + RUN + 2) * BLOCK;
-    float *packed = calloc(2 * rows + 1, depth * sizeof(float)), *memory = scratch(threads, each);
+    float *packed = zeroed(2 * rows * depth), *memory = scratch(threads, each);
     const int failed = !packed || !memory;
     if (!failed) {
         pack(packed, key, key_stride, start, at, batch, heads, size, threads);
@@ -205,7 +205,7 @@ int full_backward(
     const int64_t groups = fewer < 1 ? 1 : fewer, share = up_to((n + groups - 1) / groups, BLOCK);
     const int64_t each = (5 * depth + 2 * RUN + 2) * BLOCK;
     /* keys and values, and then their gradients in each group */
-    float *packed = calloc(2 * rows * (1 + groups) + 1, depth * sizeof(float)), *memory = scratch(threads, each);
+    float *packed = zeroed(2 * rows * (1 + groups) * depth), *memory = scratch(threads, each);
     const int failed = !packed || !memory;
     if (!failed) {
         pack(packed, key, key_stride, start, at, batch, heads, size, threads);

@@ -113,7 +113,7 @@ static float *make_tables(
 ) {
     k->blocks = (k->n + POINTS - 1) / POINTS;
     k->floats = up_to((k->rows * (k->sphere ? 3 : 1) + k->columns + 1) * POINTS + k->columns + k->rows, 16);
-    k->tables = calloc(batch * k->blocks + 1, k->floats * sizeof(float));
+    k->tables = zeroed(batch * k->blocks * k->floats);
     if (!k->tables) return NULL;
     #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t block = 0; block < batch * k->blocks; block++) {
@@ -171,7 +171,7 @@ static __attribute__((noinline)) void products(
         for (int64_t j = 0; j < width; j += LANES) {
             float *s = y + i * y_row + j;
             tile_of(
-                s, y_row, adds ? s : zeros, adds ? y_row : 0, 1, x + i * x_row, x_row, x_step, panel + j, panel_row,
+                s, y_row, NULL, adds ? s : zeros, adds ? y_row : 0, PLUS, x + i * x_row, x_row, x_step, panel + j, panel_row,
                 depth, TALL, ACROSS);
         }
 }
@@ -248,7 +248,7 @@ int kernel_to_grid(
     const int64_t row = filled(width), each = NODES * row + NODES * POINTS;
     float *memory = scratch(threads, each);
     int failed = !make_tables(&k, threads, batch, order, apart, row_part, cosines, across) || !memory;
-    float *values = calloc(batch * k.blocks * POINTS + 1, row * sizeof(float));
+    float *values = zeroed(batch * k.blocks * POINTS * row);
     failed |= !values;
     if (!failed) {
         #pragma omp parallel num_threads(threads)

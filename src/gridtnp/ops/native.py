@@ -114,18 +114,16 @@ def why_not(*arguments: object, precision: torch.dtype = FLOAT) -> str | None:
 def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None) -> None:
     """Call a function of the library with as many threads as PyTorch uses."""
     function = getattr(library(), name)
-    converted: list[Any] = [ctypes.c_int64(torch.get_num_threads())]
-    for a in arguments:
-        if a is None or isinstance(a, Tensor):
-            converted.append(ctypes.c_void_p(address(a)))
-        elif isinstance(a, float):
-            converted.append(ctypes.c_float(a))
-        elif isinstance(a, int):
-            converted.append(ctypes.c_int64(a))
-        else:
-            converted.append(a)
-    if function(*converted):
+    if function.argtypes is None:  # the types in C are the same in every call
+        function.argtypes = [ctypes.c_int64, *(_type(a) for a in arguments)]
+    given = (a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
+    if function(torch.get_num_threads(), *given):
         raise MemoryError(f"Not enough memory for {name}.")
+
+
+def _type(argument: object) -> Any:
+    kinds = {int: ctypes.c_int64, float: ctypes.c_float}
+    return kinds.get(type(argument), ctypes.c_void_p)  # pyright: ignore
 
 
 def vector_bits() -> int | None:

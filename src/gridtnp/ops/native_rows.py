@@ -22,13 +22,16 @@ from gridtnp.ops.rows import (
     Step,
     plain,
     tensors,
-    why_not_recomputed,
 )
 
 MANY, MORE = 4096, 16384
-"""Rows from which on C is faster than PyTorch: in blocks of transformers, and in other chains."""
-WIDE = 128
-"""Width up to which C computes a single product faster than PyTorch recomputes it."""
+"""Rows from which on C is faster than PyTorch: with a linear map that is large, and without."""
+LARGE = 64 * 64
+"""Weights of such a map."""
+KEPT = 2**22
+"""Numbers up to which it is cheaper to keep results of linear maps than to compute them again."""
+TILE = (12, 32)
+"""The largest tile of rows.c."""
 
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
 Kinds = list[tuple[int, float]]
@@ -45,20 +48,19 @@ def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
 
 
 def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
-    """The reason why PyTorch is faster with these arguments, by `benchmarks/results/sizes.json`.
+    """The reason why PyTorch is faster with these arguments, by `benchmarks/results/*/sizes.json`.
 
-    With widths from 32 to 256, on one thread, C was 1.0 to 3.0 times as fast from 4096 rows on in
-    blocks of transformers and 1.1 to 1.7 times from 16384 rows on in perceptrons; with fewer it was
-    not always. A single product was slower in C, except in training where PyTorch would recompute
-    it: there C was 1.2 to 2.8 times as fast with 16384 rows and widths up to 128.
+    On one thread, C was 0.94 to 2.8 times as fast from 4096 rows on with widths from 64 to 256, and
+    1.2 to 3.3 times from 16384 rows on with a width of 32, with vectors of 256 bits as with 512.
+    With fewer rows it was mostly slower.
     """
-    block = any(isinstance(step, AddKept) for step in steps)
-    if x.shape[:-1].numel() < (MANY if block else MORE):
-        return "there are few rows"
-    maps = sum(isinstance(step, Linear) for step in steps)
-    if maps == 1 and (x.shape[-1] > WIDE or why_not_recomputed(x, steps) is not None):
-        return "a single product does not profit from the cache"
-    return None
+    rows = x.shape[:-1].numel()
+    if rows >= MORE:
+        return None
+    large = rows >= MANY and any(
+        isinstance(step, Linear) and step.weight.numel() >= LARGE for step in steps
+    )
+    return None if large else "there are few rows"
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
@@ -104,15 +106,17 @@ class _Rowwise(torch.autograd.Function):
         dense = _dense(tensors)
         steps, width = _steps(kinds, x.shape[-1], dense)
         y = x.new_empty(*x.shape[:-1], width)
-        native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), y)
-        native.save(ctx, functools.partial(_plain, kinds), (x, *tensors))
+        kept = _kept(rows, kinds, steps) if any(ctx.needs_input_grad) else []
+        given = (y, *(kept or [None]))
+        native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
+        native.save(ctx, functools.partial(_plain, kinds), (x, *tensors), *kept)
         ctx.kinds = kinds
         return y
 
     @staticmethod
     @native.differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x, *tensors), _ = native.saved(ctx)
+        (x, *tensors), kept = native.saved(ctx)
         rows = _rows(x)
         needed = ctx.needs_input_grad[:-1]
         x_grad, *grads = (
@@ -121,9 +125,18 @@ class _Rowwise(torch.autograd.Function):
         )
         dense = _dense(tensors)
         steps, _ = _steps(ctx.kinds, x.shape[-1], dense, grads)
-        given = (native.contiguous(grad), x_grad)
+        given = (*(kept or [None]), native.contiguous(grad), x_grad)
         native.call("rows_backward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
         return x_grad, *grads, None
+
+
+def _kept(rows: Tensor, kinds: Kinds, steps: ctypes.Array[_Step]) -> list[Tensor]:
+    """Memory for results of linear maps that the backward pass needs, unless they are large."""
+    order = [KINDS[number] for number, _ in kinds]
+    last = max((i for i, kind in enumerate(order) if kind in (Linear, Norm, Relu)), default=0)
+    widths = [steps[i].dim_out for i in range(last) if order[i] is Linear]
+    floats = (len(rows) + TILE[0]) * sum(-(-width // TILE[1]) * TILE[1] for width in widths)
+    return [rows.new_empty(floats)] if 0 < floats <= KEPT else []
 
 
 def _dense(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:

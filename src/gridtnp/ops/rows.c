@@ -1,8 +1,9 @@
 /* Row-wise steps (linear maps, norms, ReLUs, sums) in float32, as defined in rows.py.
  *
- * Each block of rows goes through all steps while it is in the cache. Intermediate results are not stored; the
- * backward pass recomputes them. Threads share the blocks. Gradients of weights are summed over groups of rows, whose
- * number does not depend on the number of threads.
+ * Each block of rows goes through all steps while it is in the cache. The backward pass recomputes intermediate
+ * results, or gets those of linear maps, if there is memory to keep them: a norm takes no longer to compute than to
+ * read. Threads share the blocks. Gradients of weights are summed over groups of blocks, whose number does not depend
+ * on the number of threads.
  */
 
 #include "vectors.h"
@@ -30,32 +31,42 @@ static int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- products --------------------------------------------------------------------------------------- */
 
-/* y = x · w + bias; w has `depth` rows and `width` columns, in panels of LANES columns. */
-static void product(
-    float *y, const float *x, int64_t x_row, const float *panels, const float *bias, int64_t rows, int64_t depth,
-    int64_t width
+/* y = x · w + bias, and then `end`; w has `depth` rows and `width` columns, in panels of LANES columns, followed by
+ * the bias. Rows of y and of the others are filled(width) floats apart. */
+INLINE void product_of(
+    float *y, const float *x, const float *panels, const float *other, int64_t other_row, int64_t rows, int64_t depth,
+    int64_t width, const int end
 ) {
+    const int64_t row = filled(width);
     for (int64_t j = 0; j < width; j += LANES)
         for (int64_t i = 0; i < rows; i += TALL)
-            tile(
-                y + i * filled(width) + j, filled(width), bias + j, 0, x + i * x_row, x_row, 1, panels + j * depth,
-                depth);
+            tile_of(
+                y + i * row + j, row, panels + depth * row + j, other ? other + i * other_row + j : NULL, other_row, end,
+                x + i * filled(depth), filled(depth), 1, panels + j * depth, LANES, depth, TALL, ACROSS);
 }
 
-/* sum += gᵀ · x, in panels of LANES columns; `panel` is a buffer for one panel of x. Summing by blocks keeps
- * rounding errors from growing with the number of rows. */
+static void product(
+    float *y, const float *x, const float *panels, const float *other, int64_t rows, int64_t depth, int64_t width,
+    int end
+) {
+    const int64_t row = filled(width);
+    if (end == AS_IT_IS) product_of(y, x, panels, NULL, row, rows, depth, width, AS_IT_IS);
+    else if (end == POSITIVE) product_of(y, x, panels, NULL, row, rows, depth, width, POSITIVE);
+    else if (end == PLUS) product_of(y, x, panels, other, row, rows, depth, width, PLUS);
+    else product_of(y, x, panels, other, row, rows, depth, width, GATED);
+}
+
+/* sum += gᵀ · x, in panels of LANES columns; `panel` is a buffer for one panel of x, whose rows would otherwise fall on
+ * the same few places of the cache. Summing by blocks keeps rounding errors from growing with the number of rows. */
 static void add_outer(
     float *sum, const float *g, int64_t out, const float *x, int64_t in, int64_t rows, float *panel
 ) {
-    const float zeros[LANES] = {0};
-    float part[TALL * LANES];
     for (int64_t j = 0; j < in; j += LANES) {
         for (int64_t i = 0; i < rows; i++)
-            memcpy(panel + i * LANES, x + i * filled(in) + j, sizeof(float) * LANES);
+            for (int c = 0; c < ACROSS; c++) store(panel + i * LANES + c * W, load(x + i * filled(in) + j + c * W));
         for (int64_t i = 0; i < out; i += TALL) {
             float *s = sum + j * tall(out) + i * LANES;
-            tile(part, LANES, zeros, 0, g + i, 1, filled(out), panel, rows);
-            for (int64_t d = 0; d < TALL * LANES; d++) s[d] += part[d];
+            tile_of(s, LANES, NULL, s, LANES, PLUS, g + i, 1, filled(out), panel, LANES, rows, TALL, ACROSS);
         }
     }
 }
@@ -94,21 +105,26 @@ INLINE float inverse_std(const float *x, float mean, int64_t width, double eps) 
 
 static void norm(float *y, const float *x, const Step *step, int64_t rows) {
     const int64_t width = step->in, row = filled(width);
+    const float *weight = step->weight, *bias = step->bias;
     for (int64_t i = 0; i < rows; i++, x += row, y += row) {
         const float mean = mean_of(x, width), scale = inverse_std(x, mean, width, step->eps);
-        if (step->bias)
-            for (int64_t d = 0; d < width; d++) y[d] = (x[d] - mean) * scale * step->weight[d] + step->bias[d];
-        else
-            for (int64_t d = 0; d < width; d++) y[d] = (x[d] - mean) * scale * step->weight[d];
+        int64_t d = 0;
+        for (; d + W <= width; d += W) {
+            const vec normed = (load(x + d) - mean) * scale * load(weight + d);
+            store(y + d, bias ? normed + load(bias + d) : normed);
+        }
+        for (; d < width; d++) y[d] = (x[d] - mean) * scale * weight[d] + (bias ? bias[d] : 0.0f);
     }
 }
 
-/* Gradient in place of g; those of weight and bias are added to the sums. */
+/* Gradient of x, plus `kept` if there is such; those of weight and bias are added to the sums. */
 static void norm_backward(
-    float *g, const float *x, const Step *step, int64_t rows, float *weight_sum, float *bias_sum
+    float *y, const float *g, const float *x, const Step *step, const float *kept, int64_t rows, float *weight_sum,
+    float *bias_sum
 ) {
     const int64_t width = step->in, row = filled(width);
-    for (int64_t i = 0; i < rows; i++, x += row, g += row) {
+    const float *weight = step->weight;
+    for (int64_t i = 0; i < rows; i++, x += row, g += row, y += row) {
         const float mean = mean_of(x, width), scale = inverse_std(x, mean, width, step->eps);
         vec level = all(0.0f), slope = all(0.0f);
         float level_rest = 0.0f, slope_rest = 0.0f;
@@ -117,7 +133,7 @@ static void norm_backward(
             const vec normed = (load(x + d) - mean) * scale, given = load(g + d);
             store(weight_sum + d, load(weight_sum + d) + given * normed);
             store(bias_sum + d, load(bias_sum + d) + given);
-            const vec weighted = given * load(step->weight + d);
+            const vec weighted = given * load(weight + d);
             level += weighted;
             slope += weighted * normed;
         }
@@ -125,12 +141,16 @@ static void norm_backward(
             const float normed = (x[d] - mean) * scale;
             weight_sum[d] += g[d] * normed;
             bias_sum[d] += g[d];
-            level_rest += g[d] * step->weight[d];
-            slope_rest += g[d] * step->weight[d] * normed;
+            level_rest += g[d] * weight[d];
+            slope_rest += g[d] * weight[d] * normed;
         }
         const float a = (sum(level) + level_rest) / width, b = (sum(slope) + slope_rest) / width;
-        for (d = 0; d < width; d++)
-            g[d] = scale * (g[d] * step->weight[d] - a - b * (x[d] - mean) * scale);
+        for (d = 0; d + W <= width; d += W) {
+            const vec v = (load(g + d) * load(weight + d) - a - (load(x + d) - mean) * scale * b) * scale;
+            store(y + d, kept ? v + load(kept + i * row + d) : v);
+        }
+        for (; d < width; d++)
+            y[d] = scale * (g[d] * weight[d] - a - b * (x[d] - mean) * scale) + (kept ? kept[i * row + d] : 0.0f);
     }
 }
 
@@ -157,20 +177,25 @@ static void copy(float *y, int64_t y_row, const float *x, int64_t x_row, int64_t
     for (int64_t i = 0; i < rows; i++) memcpy(y + i * y_row, x + i * x_row, sizeof(float) * width);
 }
 
-/* Copy rows whose elements are `step` floats apart. */
-static void fetch(float *y, const float *x, int64_t row, int64_t step, int64_t rows, int64_t width) {
+/* Whether all rows and columns of a block are whole tiles, so that it can be read and written where it lies. */
+static int is_whole(int64_t rows, int64_t width) { return rows % TALL == 0 && width % LANES == 0; }
+
+/* The rows of a block whose elements are `step` floats apart: where they lie, if possible, or copied to y. */
+static float *input(float *y, const float *x, int64_t row, int64_t step, int64_t rows, int64_t width) {
+    if (step == 1 && row == width && is_whole(rows, width)) return (float *)x; /* which will not be written to */
     if (step == 1) copy(y, filled(width), x, row, rows, width);
     else
         for (int64_t d = 0; d < width; d++)
             for (int64_t i = 0; i < rows; i++) y[i * filled(width) + d] = x[i * row + d * step];
+    return y;
 }
 
 /* ---- all steps of a block ------------------------------------------------------------------------- */
 
-/* Whether step i needs an output buffer, because it cannot run in place or its input is still needed. */
-static int needs_buffer(const Step *steps, int64_t i) {
-    const int64_t kind = steps[i].kind, before = i ? steps[i - 1].kind : LINEAR;
-    return kind == LINEAR || kind == NORM || (kind != KEEP && (before == RELU || before == KEEP));
+/* Whether step i ends a linear map: it is computed with it, or at least in place. */
+static int ends_product(const Step *steps, int64_t i) {
+    const int64_t kind = steps[i].kind;
+    return i > 0 && steps[i - 1].kind == LINEAR && (kind == RELU || kind == ADD || kind == ADD_KEPT);
 }
 
 static int64_t widest(const Step *steps, int64_t count) {
@@ -179,25 +204,59 @@ static int64_t widest(const Step *steps, int64_t count) {
     return most;
 }
 
-/* Forward pass of a block; at[i] is the input of step i. Outputs go into `buffer`. */
+/* The steps whose inputs the backward pass needs are those up to this one. */
+static int64_t needed_of(const Step *steps, int64_t count) {
+    int64_t last = count - 1;
+    while (last > 0 && steps[last].kind != LINEAR && steps[last].kind != RELU && steps[last].kind != NORM) last--;
+    return steps[last].kind == RELU ? last + 1 : last;
+}
+
+/* Memory for the results of the linear maps below step `end`, tall(n) rows each, or NULL; `there` if the forward pass
+ * has written them already. */
+typedef struct {
+    float *memory;
+    int64_t n, end;
+    int there;
+} Kept;
+
+/* Forward pass of a block; at[i] is the input of step i. Outputs go into `buffer`, and the last one into `last` unless
+ * that is NULL. */
 static void forward_block(
-    const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float **at, float *buffer
+    const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float **at, float *buffer,
+    Kept keep, float *last
 ) {
     const float *kept = NULL;
+    int64_t end = count - 1; /* the step that writes the last output */
+    while (end > 0 && (steps[end].kind == KEEP || ends_product(steps, end))) end--;
     for (int64_t i = 0; i < count; i++) {
         const Step *s = steps + i;
         const float *x = at[i];
-        float *y = at[i];
         const int64_t row = filled(s->out);
-        if (needs_buffer(steps, i)) y = buffer, buffer += (BLOCK + 1) * row;
-        if (s->kind == LINEAR)
-            product(y, x, filled(s->in), panels[i], panels[i] + s->in * row, rows, s->in, s->out);
-        else if (s->kind == NORM) norm(y, x, s, rows);
+        if (s->kind == KEEP) {
+            kept = at[i + 1] = at[i];
+            continue;
+        }
+        float *y = buffer;
+        if (ends_product(steps, i)) y = at[i];
+        else if (keep.memory && s->kind == LINEAR && i < keep.end) {
+            y = keep.memory + first * row;
+            keep.memory += tall(keep.n) * row;
+        } else if (last && i == end) y = last;
+        else buffer += (BLOCK + 1) * row;
+        at[i + 1] = y;
+        if (s->kind == LINEAR) {
+            int how = AS_IT_IS;
+            const float *other = kept;
+            if (i + 1 < count && steps[i + 1].kind == RELU) how = POSITIVE;
+            else if (i + 1 < count && steps[i + 1].kind == ADD_KEPT) how = PLUS;
+            else if (i + 1 < count && steps[i + 1].kind == ADD && is_whole(rows, s->out))
+                how = PLUS, other = steps[i + 1].weight + first * s->out;
+            if (!keep.there) product(y, x, panels[i], other, rows, s->in, s->out, how);
+            if (how != AS_IT_IS || (keep.there && i + 1 < count && ends_product(steps, i + 1))) at[++i + 1] = y;
+        } else if (s->kind == NORM) norm(y, x, s, rows);
         else if (s->kind == RELU) relu(y, x, rows * row);
         else if (s->kind == ADD) add(y, row, x, row, s->weight + first * s->out, s->out, rows, s->out);
-        else if (s->kind == KEEP) kept = x;
         else add(y, row, x, row, kept, row, rows, s->out);
-        at[i + 1] = y;
     }
 }
 
@@ -213,7 +272,7 @@ static int64_t buffer_size(const Step *steps, int64_t count) {
 static float *pack_all(float **panels, const Step *steps, int64_t count, int backward) {
     int64_t floats = 1;
     for (int64_t i = 0; i < count; i++) floats += (filled(steps[i].in) + 1) * (filled(steps[i].out) + 1);
-    float *buffer = calloc(floats, sizeof(float)), *next = buffer;
+    float *buffer = zeroed(floats), *next = buffer;
     if (!buffer) return NULL;
     for (int64_t i = 0; i < count; i++) {
         const Step *s = steps + i;
@@ -238,11 +297,14 @@ static int64_t block_of(int64_t n) {
     return share < BLOCK ? larger_of(share, TALL) : BLOCK;
 }
 
+/* What the backward pass needs of linear maps is written to `kept`, unless that is NULL. */
 int rows_forward(
-    int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count, float *y
+    int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count, float *y,
+    float *kept
 ) {
     const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n);
     const int64_t each = buffer_size(steps, count);
+    const Kept keep = {kept, n, needed_of(steps, count), 0};
     float **panels = malloc(sizeof(float *) * (count + threads * (count + 1))), **inputs = panels + count;
     float *packed = panels ? pack_all(panels, steps, count, 0) : NULL, *memory = scratch(threads, each);
     const int failed = !packed || !memory;
@@ -253,10 +315,11 @@ int rows_forward(
             #pragma omp for schedule(dynamic)
             for (int64_t first = 0; first < n; first += block) {
                 const int64_t rows = n - first < block ? n - first : block;
-                at[0] = buffer;
-                fetch(at[0], x + first * row, row, step, rows, in);
-                forward_block(steps, count, panels, first, rows, at, buffer + (BLOCK + 1) * filled(in));
-                copy(y + first * out, out, at[count], filled(out), rows, out);
+                float *last = is_whole(rows, out) ? y + first * out : NULL;
+                at[0] = input(buffer, x + first * row, row, step, rows, in);
+                forward_block(
+                    steps, count, panels, first, rows, at, buffer + (BLOCK + 1) * filled(in), keep, last);
+                if (at[count] != last) copy(y + first * out, out, at[count], filled(out), rows, out);
             }
         }
     }
@@ -277,108 +340,114 @@ static void sums_of(int64_t *sums, const Step *steps, int64_t count) {
     }
 }
 
-/* Backward pass of a block: from the gradient g of its output to that of its input, which is returned. `spare` and
- * `kept` are buffers of the same size. */
-static float *backward_block(
+/* Backward pass of a block: from the gradient `grad` of its output to that of its input, which is returned; it is
+ * written to `last` unless that is NULL. `buffers` has room for three blocks. */
+static const float *backward_block(
     const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float *const *at,
-    const int64_t *sums, float *sum, float *g, float *spare, float *kept, float *panel, int64_t lowest,
-    int need_input_grad
+    const int64_t *sums, float *sum, const float *grad, float *buffers, int64_t places, float *panel, int64_t lowest,
+    int need_input_grad, float *last
 ) {
-    int pending = 0; /* `kept` holds a gradient for the matching KEEP */
+    float *spare = buffers, *other = buffers + places, *kept_copy = other + places;
+    const float *g = grad, *kept = NULL; /* `kept` is a gradient for the matching KEEP */
     for (int64_t i = count - 1; i >= lowest; i--) {
         const Step *s = steps + i;
-        const int64_t row = filled(s->out);
+        const int64_t row = filled(s->out), before = i > lowest ? steps[i - 1].kind : -1;
+        float *y = last && (i == lowest || (i == lowest + 1 && before != LINEAR && before != NORM)) ? last : spare;
         if (s->kind == LINEAR) {
             float *weight_sum = sum + sums[i], *bias_sum = weight_sum + tall(s->out) * filled(s->in);
             if (s->bias_grad) add_columns(bias_sum, g, s->out, rows);
             if (s->weight_grad) add_outer(weight_sum, g, s->out, at[i], s->in, rows, panel);
             if (i == lowest && !need_input_grad) break;
-            product(spare, g, row, panels[i], panels[i] + s->out * filled(s->in), rows, s->out, s->in);
-            float *before = g;
-            g = spare, spare = before;
-        } else if (s->kind == NORM)
-            norm_backward(g, at[i], s, rows, sum + sums[i], sum + sums[i] + filled(s->in));
-        else if (s->kind == RELU) {
-            for (int64_t d = 0; d < rows * row; d++) g[d] = at[i + 1][d] > 0.0f ? g[d] : 0.0f;
-        } else if (s->kind == ADD) {
-            if (s->weight_grad) copy(s->weight_grad + first * s->out, s->out, g, row, rows, s->out);
-        } else if (s->kind == KEEP) {
-            if (pending) add(g, row, g, row, kept, row, rows, s->out);
-            pending = 0;
+            product(y, g, panels[i], at[i], rows, s->out, s->in, before == RELU ? GATED : AS_IT_IS);
+            if (before == RELU) i--;
+        } else if (s->kind == NORM) {
+            const float *more = before == KEEP ? kept : NULL;
+            norm_backward(y, g, at[i], s, more, rows, sum + sums[i], sum + sums[i] + filled(s->in));
+            if (more) kept = NULL;
+        } else if (s->kind == RELU) {
+            for (int64_t d = 0; d < rows * row; d++) y[d] = at[i + 1][d] > 0.0f ? g[d] : 0.0f;
+        } else if (s->kind == KEEP && kept) {
+            add(y, row, g, row, kept, row, rows, s->out);
+            kept = NULL;
         } else {
-            if (pending) add(kept, row, kept, row, g, row, rows, s->out);
-            else copy(kept, row, g, row, rows, s->out);
-            pending = 1;
+            if (s->kind == ADD && s->weight_grad) copy(s->weight_grad + first * s->out, s->out, g, row, rows, s->out);
+            if (s->kind == ADD_KEPT && kept) add(kept_copy, row, kept, row, g, row, rows, s->out);
+            else if (s->kind == ADD_KEPT && g != grad) copy(kept_copy, row, g, row, rows, s->out);
+            if (s->kind == ADD_KEPT) kept = kept || g != grad ? kept_copy : grad;
+            continue;
         }
+        g = y;
+        if (y == spare) spare = other, other = y;
     }
     return g;
 }
 
-/* Sum over groups, whose sums are `each` floats apart. */
-INLINE float total(const float *sum, int64_t each, int64_t groups) {
-    float t = 0.0f;
-    for (int64_t group = 0; group < groups; group++) t += sum[group * each];
-    return t;
+/* y = the sum of groups, which are `each` floats apart. */
+static void total(float *y, const float *sum, int64_t each, int64_t groups, int64_t width) {
+    for (int64_t d = 0; d < width; d += W) {
+        vec t = load(sum + d);
+        for (int64_t group = 1; group < groups; group++) t += load(sum + group * each + d);
+        memcpy(y + d, &t, sizeof(float) * (width - d < W ? width - d : W));
+    }
 }
 
-/* Write the gradients of a linear map or norm, summed over groups, where they are needed. */
+/* Write the gradients of a linear map or norm, summed over groups, where they are needed; threads share the rows. */
 static void write_gradients(const Step *s, const float *sum, int64_t each, int64_t groups) {
     const int64_t in = s->in, rows = s->kind == LINEAR ? s->out : 1, high = s->kind == LINEAR ? tall(s->out) : 1;
-    if (s->weight_grad)
-        for (int64_t o = 0; o < rows; o++)
-            for (int64_t j = 0; j < in; j++) {
-                const float *at = sum + (j / LANES * high + o) * LANES + j % LANES;
-                s->weight_grad[o * in + j] = total(at, each, groups);
-            }
-    if (s->bias_grad)
-        for (int64_t d = 0; d < s->out; d++) s->bias_grad[d] = total(sum + high * filled(in) + d, each, groups);
+    #pragma omp for schedule(static) nowait
+    for (int64_t o = 0; o < rows; o++) {
+        for (int64_t j = 0; s->weight_grad && j < in; j += LANES)
+            total(s->weight_grad + o * in + j, sum + j * high + o * LANES, each, groups, in - j < LANES ? in - j : LANES);
+        if (s->bias_grad && o == 0) total(s->bias_grad, sum + high * filled(in), each, groups, s->out);
+    }
 }
 
+/* `kept` holds what the forward pass kept, or is NULL. */
 int rows_backward(
     int64_t threads, int64_t n, const float *x, int64_t row, int64_t step, const Step *steps, int64_t count,
-    const float *grad, float *x_grad
+    float *kept, const float *grad, float *x_grad
 ) {
-    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n);
-    const int64_t groups = n < SHARE ? 1 : n / SHARE < GROUPS ? n / SHARE : GROUPS;
-    const int64_t share = up_to((n + groups - 1) / groups, block);
+    const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n), blocks = (n + block - 1) / block;
+    int64_t groups = 1; /* a power of two, which two or four threads can share */
+    while (2 * groups * SHARE <= n && groups < GROUPS) groups *= 2;
     const int64_t places = (BLOCK + 1) * filled(widest(steps, count));
-    int64_t lowest = 0, last = count - 1;
+    int64_t lowest = 0;
     if (!x_grad)
         while (lowest < count - 1 && !steps[lowest].weight_grad && !steps[lowest].bias_grad) lowest++;
-    while (last > 0 && steps[last].kind != LINEAR && steps[last].kind != RELU && steps[last].kind != NORM) last--;
-    const int64_t needed = steps[last].kind == RELU ? last + 1 : last; /* steps to recompute */
-    const int64_t each = buffer_size(steps, count) + 3 * places + BLOCK * LANES;
+    const int64_t needed = needed_of(steps, count);
+    const Kept keep = {kept, n, needed, kept != NULL};
+    const int64_t each = buffer_size(steps, count) + 4 * places + BLOCK * LANES;
     float **panels = malloc(sizeof(float *) * (2 * count + threads * (count + 1)));
     float **back_panels = panels + count, **inputs = back_panels + count;
-    float *packed = panels ? pack_all(panels, steps, needed, 0) : NULL;
+    float *packed = panels ? pack_all(panels, steps, kept ? 0 : needed, 0) : NULL;
     float *back_packed = panels ? pack_all(back_panels, steps, count, 1) : NULL;
     int64_t *sums = malloc(sizeof(int64_t) * (count + 1));
     if (sums) sums_of(sums, steps, count);
-    float *sum = sums ? calloc(groups, (sums[count] + 1) * sizeof(float)) : NULL, *memory = scratch(threads, each);
+    float *sum = sums ? zeroed(groups * sums[count]) : NULL, *memory = scratch(threads, each);
     const int failed = !packed || !back_packed || !sum || !memory;
     if (!failed) {
         #pragma omp parallel num_threads(threads)
         {
-            float *g = own_part(memory, each), *spare = g + places, *kept = spare + places, *panel = kept + places;
-            float *begin = panel + BLOCK * LANES, **at = inputs + omp_get_thread_num() * (count + 1);
+            float *panel = own_part(memory, each), *buffers = panel + BLOCK * LANES, *g_copy = buffers + 3 * places;
+            float *begin = g_copy + places, **at = inputs + omp_get_thread_num() * (count + 1);
             #pragma omp for schedule(dynamic)
             for (int64_t group = 0; group < groups; group++)
-                for (int64_t first = group * share; first < n && first < (group + 1) * share; first += block) {
-                    const int64_t rows = n - first < block ? n - first : block;
-                    at[0] = begin;
-                    fetch(at[0], x + first * row, row, step, rows, in);
-                    forward_block(steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in));
-                    copy(g, filled(out), grad + first * out, out, rows, out);
-                    float *end = backward_block(
-                        steps, count, back_panels, first, rows, at, sums, sum + group * sums[count], g,
-                        spare, kept, panel, lowest, x_grad != NULL);
-                    if (x_grad) copy(x_grad + first * in, in, end, filled(in), rows, in);
+                for (int64_t b = blocks * group / groups; b < blocks * (group + 1) / groups; b++) {
+                    const int64_t first = b * block, rows = n - first < block ? n - first : block;
+                    at[0] = input(begin, x + first * row, row, step, rows, in);
+                    forward_block(
+                        steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in), keep, NULL);
+                    const float *g = input(g_copy, grad + first * out, out, 1, rows, out);
+                    float *direct = x_grad && is_whole(rows, in) ? x_grad + first * in : NULL;
+                    const float *end = backward_block(
+                        steps, count, back_panels, first, rows, at, sums, sum + group * sums[count], g, buffers, places,
+                        panel, lowest, x_grad != NULL, direct);
+                    if (x_grad && end != direct) copy(x_grad + first * in, in, end, filled(in), rows, in);
                 }
+            for (int64_t i = 0; i < count; i++)
+                if (steps[i].kind == LINEAR || steps[i].kind == NORM)
+                    write_gradients(steps + i, sum + sums[i], sums[count], groups);
         }
-        #pragma omp parallel for schedule(static) num_threads(threads)
-        for (int64_t i = 0; i < count; i++)
-            if (steps[i].kind == LINEAR || steps[i].kind == NORM)
-                write_gradients(steps + i, sum + sums[i], sums[count], groups);
     }
     free(memory);
     free(sum);

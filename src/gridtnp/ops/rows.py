@@ -233,12 +233,12 @@ def _added(steps: Sequence[Step]) -> list[Add]:
 
 
 def why_not_recomputed(x: Tensor, steps: Sequence[Step]) -> str | None:
+    if not torch.is_grad_enabled():
+        return "gradients are disabled"
     if opaque(x):
         return "a graph is being traced"
     if any(isinstance(step, Call) for step in steps):
         return "a module with its own ways cannot be run twice"
-    if not torch.is_grad_enabled():
-        return "gradients are disabled"
     if x.numel() < LARGE:
         return "the activations are small"
     return None

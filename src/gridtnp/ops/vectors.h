@@ -23,11 +23,23 @@
 
 #define OUT_OF_MEMORY 1
 
-/* Zeroed memory for all threads, `floats` each; NULL if there is not enough. */
-INLINE float *scratch(int64_t threads, int64_t floats) { return calloc(threads, (floats + 16) * sizeof(float)); }
+/* Round up to a multiple of `of`. */
+INLINE int64_t up_to(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
+
+#define LINE 16 /* floats of a cache line: vectors that cross two of them take twice as long to load */
+
+/* Zeroed memory that begins with a cache line; NULL if there is not enough. */
+INLINE float *zeroed(int64_t floats) {
+    const int64_t bytes = up_to(floats + 1, LINE) * (int64_t)sizeof(float);
+    float *memory = aligned_alloc(LINE * sizeof(float), bytes);
+    return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+/* Zeroed memory for all threads, `floats` each. */
+INLINE float *scratch(int64_t threads, int64_t floats) { return zeroed(threads * up_to(floats, LINE)); }
 
 /* The part of this thread. */
-INLINE float *own_part(float *memory, int64_t floats) { return memory + omp_get_thread_num() * (floats + 16); }
+INLINE float *own_part(float *memory, int64_t floats) { return memory + omp_get_thread_num() * up_to(floats, LINE); }
 
 /* Vectors as wide as the processor's, as an extension of GCC and Clang: portable, and lowered to the target's SIMD,
  * where a vector that is wider becomes several. VECTOR_BITS forces a width. */
@@ -63,9 +75,6 @@ INLINE float sum(vec v) {
         for (int i = 0; i < n; i++) a[i] += a[i + n];
     return (a[0][0] + a[0][1]) + (a[0][2] + a[0][3]);
 }
-
-/* Round up to a multiple of `of`. */
-INLINE int64_t up_to(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
 INLINE vec larger(vec a, vec b) {
 #if VECTOR_BITS == 512 && defined(__AVX512F__)
@@ -130,17 +139,29 @@ INLINE int64_t tall(int64_t rows) { return up_to(rows, TALL); }
 #define IN_REGISTER(v)
 #endif
 
-/* One tile: y[r] = start[r] + Σ_k x[r, k] panel[k] for `high` rows of `across` vectors, both known to the compiler.
- * x[r, k] is x[r * x_row + k * x_step]; rows of the other matrices are as far apart as their arguments say. Adding
- * `start` last keeps rounding errors of long sums small that are computed in parts. */
+/* What becomes of a tile's sums before they are stored: nothing, ReLU, the sum with other rows, or zero where other
+ * rows are not positive, which is the derivative of ReLU. */
+enum { AS_IT_IS, POSITIVE, PLUS, GATED };
+
+INLINE vec finish(vec v, const float *other, int64_t at, const int end) {
+    if (end == POSITIVE) return larger(all(0.0f), v); /* keeps NaN */
+    if (end == PLUS) return v + load(other + at);
+    if (end == GATED) return (vec)((ivec)v & (load(other + at) > 0.0f));
+    return v;
+}
+
+/* One tile: y[r] = start + Σ_k x[r, k] panel[k] for `high` rows of `across` vectors, both known to the compiler, and
+ * then its `end`. x[r, k] is x[r * x_row + k * x_step]; rows of the other matrices are as far apart as their arguments
+ * say. Adding other rows last keeps rounding errors of long sums small that are computed in parts. */
 INLINE void tile_of(
-    float *y, int64_t y_row, const float *start, int64_t start_row, const int last, const float *x, int64_t x_row,
-    int64_t x_step, const float *panel, int64_t panel_row, int64_t depth, const int high, const int across
+    float *y, int64_t y_row, const float *start, const float *other, int64_t other_row, const int end, const float *x,
+    int64_t x_row, int64_t x_step, const float *panel, int64_t panel_row, int64_t depth, const int high,
+    const int across
 ) {
     vec s[12][3], p[3];
     #pragma GCC unroll 12
     for (int r = 0; r < high; r++)
-        for (int c = 0; c < across; c++) s[r][c] = last ? all(0.0f) : load(start + r * start_row + c * W);
+        for (int c = 0; c < across; c++) s[r][c] = start ? load(start + c * W) : all(0.0f);
     for (int64_t k = 0; k < depth; k++) {
         for (int c = 0; c < across; c++) {
             p[c] = load(panel + k * panel_row + c * W);
@@ -153,13 +174,5 @@ INLINE void tile_of(
     #pragma GCC unroll 12
     for (int r = 0; r < high; r++)
         for (int c = 0; c < across; c++)
-            store(y + r * y_row + c * W, last ? s[r][c] + load(start + r * start_row + c * W) : s[r][c]);
-}
-
-/* A tile of TALL × LANES. */
-INLINE void tile(
-    float *y, int64_t y_row, const float *start, int64_t start_row, const float *x, int64_t x_row, int64_t x_step,
-    const float *panel, int64_t depth
-) {
-    tile_of(y, y_row, start, start_row, 0, x, x_row, x_step, panel, LANES, depth, TALL, ACROSS);
+            store(y + r * y_row + c * W, finish(s[r][c], other, r * other_row + c * W, end));
 }
