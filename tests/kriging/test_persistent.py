@@ -54,7 +54,7 @@ def tasks_of(size: float, *, own: float = 0.0, noise: float = 0.05) -> tuple[Inp
     return Inputs(at.place.expand(*every), None, at.regressors.expand(*every)), y
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 @given(st.integers(0, 1000), st.integers(1, 12))
 def test_the_posterior_is_that_of_regression_on_estimates_with_errors(seed: int, n: int) -> None:
     field = learned(seed)

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ FILES = (
     *("covariance.c", "leave_one_out.c", "vectors.h"),
 )
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
-FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared"]
+FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC"]
 
 
 @functools.cache
@@ -78,9 +79,18 @@ def _built(compiler: str, flags: Sequence[str]) -> Path:
         )
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         built = Path(folder) / "native.so"
-        files = [str(path) for path in SOURCES if path.suffix == ".c"]
-        command = [compiler, *flags, *files, "-o", str(built), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True)
+
+        def run(*arguments: str) -> None:
+            command = [compiler, *flags, *arguments]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+
+        def compiled(source: Path) -> str:
+            run("-c", str(source), "-o", made := f"{folder}/{source.stem}.o")
+            return made
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # the compilers are other processes
+            objects = list(pool.map(compiled, (p for p in SOURCES if p.suffix == ".c")))
+        run("-shared", *objects, "-o", str(built), "-lm")
         built.chmod(0o700)
         path = cache / f"{name}-{_hash(built)}.so"
         os.replace(built, path)  # atomic: another process may be building, too

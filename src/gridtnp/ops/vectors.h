@@ -108,11 +108,9 @@ INLINE vec exp_of(vec x) { return exp2_of(x * LOG2E); }
 /* Specialised for common head sizes. */
 #define FOR_SIZE(size, CALL) \
     switch (size) {          \
-        case 4: CALL(4); break;   \
         case 8: CALL(8); break;   \
         case 16: CALL(16); break; \
         case 32: CALL(32); break; \
-        case 64: CALL(64); break; \
         default: CALL(size);      \
     }
 
