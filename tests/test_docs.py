@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LONG = ("tutorial.md", "training.md", "likelihoods.md")
-"""Pages that fit models for more than 20 seconds."""
+LONG = ("tutorial.md", "training.md", "likelihoods.md", "prediction.md", "evaluation.md")
+"""Pages whose examples take ten seconds and more."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

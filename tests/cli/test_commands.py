@@ -418,14 +418,14 @@ def fresh(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("command", "lines"),
     [
         ("inspect wide.csv", 3),  # more than a pipe holds: writing fails
         ("inspect stations.csv", 0),  # less than a buffer holds: flushing fails
         ("--help", 0),
-        ("reproduce gp --help", 0),
+        pytest.param("reproduce gp --help", 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_closed_pipe_ends_quietly(

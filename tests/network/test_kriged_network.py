@@ -382,7 +382,7 @@ def corrected(m: int) -> tuple[KrigedNetwork, Task, Distribution, Distribution]:
     return network, one, prior, network(one)
 
 
-@pytest.mark.parametrize("places", [5, 200])
+@pytest.mark.parametrize("places", [pytest.param(5, marks=pytest.mark.slow), 200])
 def test_a_correction_that_chance_explains_is_not_trusted(
     places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_finished_run_is_not_trained_again(run: Path) -> None:
         assert torch.equal(p, q)
 
 
+@pytest.mark.slow  # make test kills a training in test_killing.py
 def test_killed_at_a_random_moment_it_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """Fresh processes; killed without warning, as often as there is time for."""
     command = [sys.executable, str(CASES), str(tmp_path / "killed"), "24", "--quiet", "--resume"]
