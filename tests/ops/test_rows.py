@@ -457,8 +457,9 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
         return ran[-2]
 
     many, more = native_rows.MANY, native_rows.MORE
-    assert chosen(many, large, Relu()) == "native"
-    assert chosen(many - 1, large, Relu()) == "plain"
+    assert chosen(many, one, large, Relu()) == "native"
+    assert chosen(many - 1, one, large, Relu()) == "plain"
+    assert chosen(many, large, Relu()) == "plain"  # a single product
     assert chosen(more, one, Relu()) == "native"
     assert chosen(more - 1, one, Relu()) == "plain"
     with ops.backends("native"):
@@ -492,17 +493,17 @@ def test_gradients_are_those_of_what_is_not_kept(n: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("vectors", ["avx2", "avx512"])
 def test_measurements_support_the_rule(vectors: str) -> None:
-    """Two measurements of the same differ by up to a tenth."""
     path = Path(__file__).parents[2] / "benchmarks" / "results" / vectors / "sizes.json"
     supported = 0
     for width, row in json.loads(path.read_text(encoding="utf-8"))["results"].items():
         large = int(width) ** 2 >= native_rows.LARGE
         for key, ratios in row.items():
             rows = int(key.rpartition("/")[-1]) if isinstance(ratios, dict) else 0
-            if rows >= (native_rows.MANY if large else native_rows.MORE):
-                assert min(ratios.values()) >= 0.9, (width, key)
+            several = not key.startswith("projection")
+            if rows >= (native_rows.MANY if large and several else native_rows.MORE):
+                assert min(ratios.values()) >= 1.0, (width, key)
                 supported += 1
-    assert supported == 21
+    assert supported == 18
 
 
 def test_sizes_may_be_symbols_while_a_graph_is_traced() -> None:
