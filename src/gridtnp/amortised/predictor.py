@@ -7,10 +7,12 @@ Gaussian process, so that their uncertainty counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -22,6 +24,7 @@ from gridtnp.amortised.weights import pretrained
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.task import PointSet
 
+T = TypeVar("T")
 RIDGE = 0.1
 """Penalty of the coefficients of standardised covariates, as a number of observations."""
 ENTRIES = 2**20
@@ -107,20 +110,21 @@ class Interpolation:
     def at(
         self,
         x: Float[Tensor, "batch m d"],
-        covariates: Float[Tensor, "batch m df"] | None = None,
-    ) -> Iterator[tuple[Int[np.ndarray, " piece"], NormalMixture]]:
-        """Rows of targets and their predictive distributions (batch, piece), piece by piece.
+        covariates: Float[Tensor, "batch m df"] | None,
+        read: Callable[[NormalMixture], T],
+    ) -> Iterator[tuple[Int[np.ndarray, " piece"], T]]:
+        """Rows of targets and what `read` takes from their distributions (batch, piece).
 
-        Pieces are compact, so that each needs few tiles.
+        Pieces are compact, so that each needs few tiles, and are computed and read in parallel.
         """
         batch, n = self.encoding.y.shape
         size = max(1, ENTRIES // (batch * n)) if n <= EXACT else PIECE
         with torch.no_grad():  # here, as a decorator need not see that this is a generator
             given = self.encoding.posterior()
 
-        def piece(rows: Int[np.ndarray, " piece"]) -> NormalMixture:
+        def piece(rows: Int[np.ndarray, " piece"]) -> T:
             target, mean = self.target(x[:, rows], _part(covariates, rows))
-            return moved(self.network.decode(self.encoding, target, given), mean)
+            return read(moved(self.network.decode(self.encoding, target, given), mean))
 
         pieces = groups(x[0].numpy(), size)
         with torch.no_grad():
@@ -145,17 +149,19 @@ def moved(distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
     return NormalMixture(distribution.log_weight[:, :, 0], loc, scale)
 
 
-def interval_std(distribution: NormalMixture) -> Float[Tensor, "*shape"]:
-    """The standard deviation of normal distributions with the same 90 % intervals."""
-    shape = distribution.mean.shape
-    low, high = (distribution.icdf(torch.full(shape, q).double()) for q in (0.05, 0.95))
-    return (high - low) / WIDTH
+def mean_and_interval_std(
+    distribution: NormalMixture,
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
+    """Means, and the standard deviations of normal distributions with the same 90 % intervals."""
+    mean = distribution.mean
+    low, high = (distribution.icdf(torch.full(mean.shape, q).double()) for q in (0.05, 0.95))
+    return mean, (high - low) / WIDTH
 
 
 def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:
     """The first of each group of equal rows, in their order."""
-    _, first = np.unique(rows.numpy(), axis=0, return_index=True)
-    return torch.from_numpy(np.sort(first))
+    repeated = pd.DataFrame(rows.numpy()).duplicated().to_numpy()
+    return torch.from_numpy(np.flatnonzero(~repeated))
 
 
 def _part(values: Tensor | None, rows: Int[np.ndarray, " piece"]) -> Tensor | None:

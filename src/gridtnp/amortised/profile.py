@@ -33,7 +33,7 @@ DIRECTIONS = 4
 """Along the first axis, the second, and the two diagonals."""
 PLAIN = 2 * len(LENGTHS) * len(NOISES)
 CANDIDATES = PLAIN + DIRECTIONS * len(DIRECTED)
-PIECE = 128
+PIECE = 512
 """Observations that are profiled at once."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from gridtnp.amortised.predictor import Interpolation, interval_std
+from gridtnp.amortised.predictor import Interpolation, mean_and_interval_std
 from gridtnp.baselines.interpolation import Baseline, Forecast, Points, RawTask, gridded_variables
 from gridtnp.baselines.regression import Regressors
 from gridtnp.data.dataset import Dataset
@@ -61,10 +61,9 @@ class Pretrained(Baseline):
                 _tensor(here[rows]),
             )
             x, covariates = _tensor(_places(sphere, at)[answered]), _tensor(there[answered])
-            for piece, distribution in found.at(x, covariates):
+            for piece, moments in found.at(x, covariates, mean_and_interval_std):
                 part = np.flatnonzero(answered)[piece]
-                mean[part, v] = distribution.mean[0].numpy()
-                std[part, v] = interval_std(distribution)[0].numpy()
+                mean[part, v], std[part, v] = (moment[0].numpy() for moment in moments)
         return mean, std
 
 

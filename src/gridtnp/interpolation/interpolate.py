@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 import xarray as xr
 
 from gridtnp.amortised.predictor import Interpolation
+from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.inference.queries import Answer, Query, column
 from gridtnp.interpolation.joint import sample
 from gridtnp.interpolation.places import (
@@ -86,18 +88,22 @@ def interpolate(
         )
         x = _tensor(places[targets])
         extra = None if there is None else _tensor(there[targets])
-        for piece, distribution in found.at(x, extra):
-            part = targets[piece]
-            columns[names["mean"]][part] = distribution.mean[0].numpy()
-            columns[names["std"]][part] = distribution.stddev[0].numpy()
-            for q in quantiles:
-                level = torch.tensor(q, dtype=torch.float64).expand(distribution.mean.shape)
-                columns[names[q]][part] = distribution.icdf(level)[0].numpy()
+        for piece, numbers in found.at(x, extra, partial(_numbers, quantiles)):
+            for name, values in zip(names.values(), numbers, strict=True):
+                columns[name][targets[piece]] = values
         if samples:
             fields = sample(found, samples, x, extra, seed=seed)[:, 0].numpy()
             for name, values in zip(drawn, fields, strict=True):
                 columns[name][targets] = values
     return _answer(query, observed, columns, drawn)
+
+
+def _numbers(quantiles: Sequence[float], distribution: NormalMixture) -> list[np.ndarray]:
+    """Mean, standard deviation and quantiles of a batch of one."""
+    mean = distribution.mean
+    levels = [torch.tensor(q, dtype=mean.dtype).expand(mean.shape) for q in quantiles]
+    found = [mean, distribution.stddev, *map(distribution.icdf, levels)]
+    return [part[0].numpy() for part in found]
 
 
 def _column(name: str, what: str | float) -> str:
@@ -176,7 +182,7 @@ def _problem(observed: Observed, rows: np.ndarray, covariates: np.ndarray | None
             f"{len(rows)} observations are too few for {number} covariates; give at least "
             f"{FEWEST + number}, or fewer covariates."
         )
-    if len(np.unique(places, axis=0)) < 2:
+    if (places == places[0]).all():
         return f"All {len(rows)} observations are at one place; at least two places are needed."
     if np.ptp(values) == 0:
         return f"All {len(rows)} observations are {values[0]:g}, which says nothing of the spread."

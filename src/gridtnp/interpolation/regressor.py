@@ -62,9 +62,10 @@ class GriddedTNPRegressor(RegressorMixin, BaseEstimator):
             mean[:], std[:] = self.constant_
         else:
             places, covariates = self._columns(X)
-            for piece, found in self.interpolation_.at(_tensor(places), _tensor(covariates)):
-                mean[piece] = found.mean[0].numpy()
-                std[piece] = found.stddev[0].numpy()
+            x, known = _tensor(places), _tensor(covariates)
+            moments = self.interpolation_.at(x, known, lambda found: (found.mean, found.stddev))
+            for piece, found in moments:
+                mean[piece], std[piece] = (moment[0].numpy() for moment in found)
         return (mean, std) if return_std else mean
 
     def _columns(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

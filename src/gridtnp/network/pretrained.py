@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gridtnp.amortised.network import Interpolator
-from gridtnp.amortised.predictor import Interpolation, interval_std
+from gridtnp.amortised.predictor import Interpolation, mean_and_interval_std
 from gridtnp.kriging.gaussian_process import Inputs
 
 NOT_EXPORTED = (
@@ -71,8 +71,8 @@ class Interpolated:
         covariates = at.regressors[..., : self.drifts].cpu()[self.usable]
         mean, std = torch.zeros(2, *x.shape[:2], dtype=torch.float64)
         with torch.autocast("cpu", enabled=False):
-            for rows, found in self.given.at(x, covariates):
-                mean[:, rows], std[:, rows] = found.mean, interval_std(found)
+            for rows, found in self.given.at(x, covariates, mean_and_interval_std):
+                mean[:, rows], std[:, rows] = found
         return mean, std
 
 
