@@ -69,7 +69,7 @@ def brute_force(d: Marginal, kind: str, f: Callable[[Tensor], Tensor]) -> float:
     ends = wide(d, len(p)).icdf(p)
     points = torch.tensor(masses(d)).double()
     if len(points):  # down to the smallest numbers, where a density may have a pole
-        small = torch.logspace(-290, -1, 300).double()
+        small = torch.logspace(-290, -1, 300, dtype=torch.float64)
         ends = torch.cat([ends, small, 1 - small[-60:]])
         ends = ends[(ends > 0) & ~torch.isin(ends, points)]
     if kind == "quantiles":  # its density jumps at the knots
@@ -102,6 +102,7 @@ def test_quantiles_invert_the_cdf(kind: str, seed: int, p: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(30))
 @given(seed=seeds)
+@example(seed=4011)  # a gamma variable that is below 1e-45 with a probability of 3e-5
 def test_density_integrates_to_one_and_gives_the_moments(kind: str, seed: int) -> None:
     d = made(kind, seed, size=0.7)
     mean, std = float(d.mean), float(d.stddev)
