@@ -338,6 +338,11 @@ class ModelConfig(Part):
         prior = self.prior
         if prior is None:
             return self
+        if self.min_noise >= 1:
+            raise ValueError(
+                f"min_noise={self.min_noise:g}: must be below 1 for a network that corrects "
+                "kriging, as it counts in standard deviations of kriging."
+            )
         if len(prior.of) != self.dim_y:
             raise ValueError(
                 f"The prior observes {len(prior.of)} outputs, but the model has {self.dim_y}; name "

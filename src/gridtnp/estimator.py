@@ -15,7 +15,7 @@ from gridtnp.contents import ModelContents, describe, describe_html
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.design.likelihoods import require_possible_values
-from gridtnp.design.models import ModelOptions, Size, design, device_here
+from gridtnp.design.models import ModelOptions, Size, design
 from gridtnp.distributions.kinds import Likelihood
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.evaluation.results import Evaluation
@@ -33,6 +33,7 @@ from gridtnp.sources.reading import Data
 from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec
+from gridtnp.training.distributed import device_here
 from gridtnp.training.estimates import estimate
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ class GriddedTNP:
             neighbours: Grid points that each target attends to, in total or per axis.
             positions: `"absolute"`, or `"relative"` for a network that is equivariant to shifts.
             fusion: `"single"` for one grid for all sources, `"multi"` for one grid per source.
-            min_noise: Lower bound of the predicted standard deviation, in normalised units.
+            min_noise: Lower bound of the predicted standard deviation: in standard deviations of
+                kriging if the network corrects it, else in normalised units.
             prior: `"kriging"`: the network corrects regression on features and gridded sources and
                 kriging of the context; `"none"`: it predicts everything itself.
             start: `"pretrained"`: kriging is blended with the process of `gt.interpolate`, as far

@@ -72,6 +72,13 @@ class PointSet:
         if self.error is not None and not torch.compiler.is_compiling() and (self.error < 0).any():
             raise ValueError("error is negative somewhere; a standard deviation cannot be.")
 
+    def used(self, values: Float[Tensor, "batch n *each"]) -> Float[Tensor, "batch n *each"]:
+        """Values of the points, which may be infinite or NaN where a point is masked: 0 there."""
+        if self.mask is None:
+            return values
+        mask = self.mask.reshape(*self.mask.shape, *(1,) * (values.ndim - 2))
+        return torch.where(mask, values, 0.0)
+
     @property
     def batch(self) -> int:
         return self.x.shape[0]

@@ -184,3 +184,13 @@ def test_many_observations_and_targets_are_interpolated_in_bounded_memory() -> N
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3e6  # kB
     error = found["mean"] - np.sin(at[:, 0] / 5)
     assert np.sqrt((error**2).mean()) < 0.08
+
+
+def test_few_observations_are_interpolated_alike_beside_many() -> None:
+    """Whatever their units: the spacing of four places is that of four places."""
+    x, y = 100 * double(2, 24, 2), double(2, 24, seed=1)
+    mask = torch.ones(2, 24, dtype=torch.bool)
+    mask[0, 4:] = False
+    both = neighbours.units_of(x, y, mask)
+    alone = neighbours.units_of(x[:1, :4], y[:1, :4], mask[:1, :4])
+    torch.testing.assert_close(both.spacing[:1], alone.spacing)

@@ -431,3 +431,26 @@ def test_special_functions_have_derivatives(a: float, b: float, x: float) -> Non
     assert torch.autograd.gradcheck(betainc, (first, second, third), **options)
     assert torch.autograd.gradcheck(lambda s, t: gammainc(s, s * 2 * t), (first, third), **options)
     assert torch.autograd.gradcheck(student_cdf, (first, third), **options)
+
+
+@pytest.mark.parametrize("kind", sorted(set(KINDS) - set(DISCRETE) - {"spiked-beta"}))
+def test_quantiles_of_single_precision_are_those_of_double_near_one(kind: str) -> None:
+    exact = made(kind, 5)
+    single = exact.map(lambda t: t.float())
+    levels = 1 - torch.logspace(-12, -1, 12, dtype=torch.float64)
+    expected, found = (wide(d, len(levels)).icdf(levels) for d in (exact, single))
+    assert bool(found.isfinite().all())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=examples(20))
+@given(seeds, st.sampled_from(["poisson", "negative-binomial", "quantiles"]), st.floats(0.2, 3))
+def test_the_threshold_weighted_crps_in_other_units_is_that_of_the_values(
+    seed: int, kind: str, threshold: float
+) -> None:
+    d = made(kind, seed)
+    y, scale, shift = number(2.0)[None], 2.5, 0.0 if kind != "quantiles" else 1.0
+    scaled = Scaled(d, shift, scale)
+    found = scaled.crps_above(shift + scale * y, shift + scale * threshold)
+    torch.testing.assert_close(found, scale * d.crps_above(y, threshold))

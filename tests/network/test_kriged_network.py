@@ -226,6 +226,28 @@ def test_all_neighbours_are_as_good_as_the_whole_context(monkeypatch: pytest.Mon
         _close(before.mean, network(one).mean, 1e-4)
 
 
+def test_of_two_readings_at_a_place_each_is_left_out_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, one = build_model(config()), points(20, 2, 0)
+    assert isinstance(network, KrigedNetwork)
+    twice = {k: torch.cat([v, v], 1) for k, v in vars(one).items() if v is not None}
+    twice["y"] = torch.randn(2, 40, 2, generator=torch.Generator().manual_seed(4))
+    seen = network.observed(0, PointSet(**twice), 1, twice["x"][..., :0])
+    monkeypatch.setattr(GaussianProcess, "condition_robustly", GaussianProcess.condition)
+    gp = network.process(0)
+    exact, _ = gp.leave_one_out(gp.condition(seen.inputs, seen.y, seen.mask))
+    monkeypatch.setattr(kriging, "EXACT", 5)
+    monkeypatch.setattr(kriging, "NEAREST", 39)
+    found, _ = network._leave_one_out(0, *network.posterior(0, seen))
+    _close(found, exact, 1e-3)
+
+
+def test_many_observations_and_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kriging, "EXACT", 5)
+    assert build_model(config())(task(m=0)).mean.shape == (2, 0, 1)
+
+
 def _close(a: Tensor, b: Tensor, tolerance: float) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
@@ -281,6 +303,7 @@ def test_contract(kind: str) -> None:  # noqa: ARG001
             r"grid of field 'ships' in the prior has axes \('lat',\)",
         ),
         ({"tokens": Values()}, "Value tokens"),
+        ({"min_noise": 1.0}, "min_noise=1: must be below 1"),
     ],
 )
 def test_priors_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
@@ -553,3 +576,21 @@ def test_where_observations_disagree_the_spread_is_larger() -> None:
         assert 0.65 < (error[half] / std[0, half]).square().mean().sqrt() < 1.35
     assert (error[~here] / constant[0, ~here]).square().mean().sqrt() < 0.6
     assert crps(error, std[0]).mean() < 0.97 * crps(error, constant[0]).mean()
+
+
+def test_what_was_chosen_for_other_data_is_forgotten() -> None:
+    """A network that was not trusted could not learn from them."""
+    network = build_model(config())
+    assert isinstance(network, KrigedNetwork)
+    gp = network.process(0)
+    network.trust.fill_(0.0)
+    network.log_spread.fill_(0.3)
+    gp.tolerance.fill_(TOLERATED)
+    for weights in gp.deformation.weights():
+        weights.normal_(generator=torch.Generator().manual_seed(0))
+    fit_prior(network, [task()])
+    assert network.log_spread.item() == 0
+    assert gp.tolerance.item() == LENIENT
+    assert not any(weights.any() for weights in gp.deformation.weights())
+    network.loss(task()).backward()
+    assert any(p.grad is not None and bool(p.grad.any()) for p in network.parameters())

@@ -8,13 +8,14 @@ import pytest
 import torch
 from test_kriged_network import config, points, task
 
-from gridtnp import Task, build_model
+from gridtnp import PointSet, Task, build_model
 from gridtnp.config import Kriging, Likelihood, ModelConfig
 from gridtnp.distributions.marginals import Gaussian, Product
 from gridtnp.distributions.mixed import BernoulliGamma
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.network.likelihoods import FAMILIES, GaussianLikelihood, ProductLikelihood, limited
 from gridtnp.training.calibration import calibrate_network
+from gridtnp.training.distributed import SummedLoss
 
 RAIN, NORMAL = Likelihood(kind="bernoulli-gamma"), Likelihood()
 
@@ -152,3 +153,29 @@ def test_configurations_that_do_not_fit_are_refused() -> None:
         Likelihood(kind="poisson", components=3)
     with pytest.raises(ValueError, match="min_noise=-1: a standard deviation cannot be negative"):
         ProductLikelihood(4, [FAMILIES["poisson"](1)], dim=4, min_noise=-1)
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_targets_that_are_masked_count_for_nothing(kind: str) -> None:
+    """Padding holds zeros, which are impossible values of some kinds."""
+    sizes = {"normal-mixture": 3, "quantiles": 15, "categorical": 3}
+    pair = kind == "bivariate-gaussian"
+    kinds = (Likelihood(kind=kind, components=sizes.get(kind)),) * (1 + pair)
+    network = build_model(config(dim_y=len(kinds), prior=None, likelihood=kinds))
+    given, few = task(), points(4, len(kinds), seed=3, batch=2)
+    assert few.y is not None
+    few = replace(few, y=torch.ones_like(few.y))
+    wide = {k: torch.nn.functional.pad(v, (0, 0, 0, 3)) for k, v in vars(few).items() if k in "xy"}
+    features = torch.zeros(2, 7, 1)
+    features[:, :4] = few.features
+    mask = torch.arange(7).expand(2, -1) < 4
+    padded = PointSet(wide["x"] + 0 * features + ~mask[..., None] * few.x[:, :1], wide["y"], mask)
+    padded = replace(padded, features=features)
+    expected = network.loss(Task(given.context, few))
+    assert bool(expected.isfinite())
+    torch.testing.assert_close(network.loss(Task(given.context, padded)), expected)
+    for training in (True, False):
+        summed = SummedLoss(network).train(training)
+        torch.testing.assert_close(
+            summed(Task(given.context, padded)), summed(Task(given.context, few))
+        )

@@ -1,6 +1,7 @@
 """Networks that know how their places deviate from the regression: fitted, forgotten, saved."""
 
 import copy
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -181,3 +182,30 @@ def test_stations_that_move_or_were_seen_once_are_not_remembered() -> None:
     made = GriddedTNP.for_data(Dataset({"stations": ships}, target="stations.t"), quiet=True)
     assert made.config.prior is not None
     assert made.config.prior.places == 0
+
+
+def test_a_resumed_run_trains_on_the_tasks_that_it_would_have_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Dataset({"stations": table()}, target="stations.t")
+    train, val, _ = data.split(time=["2020-02-05", "2020-02-15"])
+
+    def fit(out: str, *, resume: bool = False) -> GriddedTNP:
+        torch.manual_seed(0)
+        model = GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True)
+        recipe = Recipe(4, 2, 1e-3, validate_every=1)
+        return model.fit(train, val, recipe=recipe, out=tmp_path / out, resume=resume, quiet=True)
+
+    def interrupted(make: Callable[[int], Task], start: int, workers: int) -> Iterator[Task]:
+        assert (start, workers) == (0, 1)
+        yield from map(make, range(2))
+        raise KeyboardInterrupt
+
+    whole = fit("whole")
+    with monkeypatch.context() as patched:
+        patched.setattr("gridtnp.training.fit.prefetch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fit("cut")
+    again = fit("cut", resume=True)
+    for name, weight in whole.network.state_dict().items():
+        assert torch.equal(again.network.state_dict()[name], weight), name

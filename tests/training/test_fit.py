@@ -21,7 +21,8 @@ from gridtnp.estimator import GriddedTNP
 from gridtnp.files import read_tensors
 from gridtnp.recipes import Recipe
 from gridtnp.tasks.selection import Count
-from gridtnp.training.estimates import Estimate
+from gridtnp.training.distributed import device_here
+from gridtnp.training.estimates import Estimate, estimate
 from gridtnp.training.run_folder import RunFolder
 
 CASES = Path(__file__).parent.parent / "fitting_cases.py"
@@ -247,6 +248,31 @@ def test_the_number_of_threads_is_measured_and_kept(
         fit(run, resume=True)
         assert used == ([1, 2, 1, 2] if fastest == 1 else [])
         used.clear()
+
+
+def test_the_estimate_computes_as_much_at_once_as_training_does() -> None:
+    train, _, _ = parts()
+    model, batches = small(train), []
+    task = model.contents.sampler(train, batch=8).draw(0)
+    encode = model.network.encode
+
+    def noted(context: Any) -> Any:
+        batches.append({points.batch for points in context.values()})
+        return encode(context)
+
+    model.network.encode = noted  # pyright: ignore[reportAttributeAccessIssue]
+    recipe, cpu = replace(SHORT, batch=8, accumulate=2, threads=1), torch.device("cpu")
+    estimate(model.network, task, recipe, cpu, processes=2)
+    assert batches
+    assert all(found == {2} for found in batches)
+
+
+def test_accelerators_without_double_precision_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apple = torch.device("mps")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: apple)
+    assert device_here() == torch.device("cpu")
 
 
 def test_recipes_have_names_and_typos_are_reported() -> None:

@@ -1,6 +1,7 @@
 """Training that survives a kill: bit for bit the same weights as without one."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from fitting_cases import environment, wait_for
+from torch import nn
 
 from gridtnp import Axis, Grid, ModelConfig, PointSet, Task, build_model
 from gridtnp.config import Cell, Embedded, GriddedConfig, Neighbour, PseudoToken, Swin
@@ -21,7 +23,9 @@ from gridtnp.recipes import Recipe
 from gridtnp.synthetic.covariances import SquaredExponential
 from gridtnp.synthetic.processes import GaussianProcess, draw_at, stream
 from gridtnp.training.checkpoints import weights_of
+from gridtnp.training.distributed import make_accelerator
 from gridtnp.training.loop import Progress, train
+from gridtnp.training.trainer import Trainer
 
 PROCESS = GaussianProcess(
     box=((-1.0, 1.0),) * 2, context=30, targets=20, kernel=SquaredExponential(0.5)
@@ -142,6 +146,22 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_weights(tmp_pat
         assert torch.equal(weights(tmp_path)[name], weight)
 
 
+def test_a_loss_that_is_not_finite_stops_even_if_its_gradient_is() -> None:
+    class Broken(nn.Module):
+        def forward(self, task: Task) -> torch.Tensor:
+            return 0 * task.target.x.sum() + sum(p.sum() for p in self.parameters()) + math.nan
+
+    network = model()
+    accelerator = make_accelerator()
+    trainer = Trainer(network, Recipe(3, 2), None, accelerator)
+    parameters = list(trainer.loss.parameters())
+    trainer.loss = Broken()
+    for i, p in enumerate(parameters):
+        trainer.loss.register_parameter(f"p{i}", p)
+    with pytest.raises(ValueError, match="not finite at step 1"):
+        trainer.step(next(tasks(0)), 1e-3, {})
+
+
 def test_recipe_is_in_the_checkpoint(tmp_path: Path) -> None:
     train(model(), tasks, Recipe(1, 2), tmp_path)
     about = read_tensors(tmp_path / "checkpoint.safetensors")[1]
@@ -215,6 +235,17 @@ def test_the_best_weights_are_kept_and_waiting_ends_early(tmp_path: Path) -> Non
     assert -sum(losses) / 2 == pytest.approx(max(scores), abs=1e-5)
     again = train(model(), batches, recipe, tmp_path, validation=validation())
     assert again.step == done.step  # what has ended is not trained again
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([math.nan, -2.0, math.nan, -1.0])
+    monkeypatch.setattr(Trainer, "validate", lambda *_: next(found))
+    recipe = Recipe(4, 4, 1e-3, validate_every=1, patience=2)
+    done = train(model(), batches, recipe, tmp_path, validation=validation())
+    assert done.step == 4
+    assert done.best == -1.0
 
 
 def test_the_moving_average_is_what_is_kept(tmp_path: Path) -> None:

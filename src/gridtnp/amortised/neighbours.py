@@ -101,8 +101,8 @@ def units_of(
     scale = (((clipped - mean[:, None]) * mask).square().sum(1) / count).sqrt()
     origin = (x * mask[..., None]).sum(1) / count[:, None]
     distance, _ = Index(x, mask).nearest(x, SPACING_RANK + 1)
-    apart = distance[..., -1]
-    apart = torch.where(mask & (apart > 0) & apart.isfinite(), apart, math.nan)
+    apart = torch.where(distance.isfinite(), distance, 0.0).amax(-1)  # there may be fewer
+    apart = torch.where(mask & (apart > 0), apart, math.nan)
     spacing = apart.nanmedian(1).values / SPACING
     spacing = torch.where(spacing > 0, spacing, 1.0)
     return Units(mean + median, torch.where(scale > 0, scale, 1.0), origin, spacing)
@@ -162,8 +162,8 @@ def without_self(index: Int[Tensor, "batch n k"]) -> Int[Tensor, "batch n j"]:
     """Drop every observation from its own neighbours, or the farthest if it is not among them."""
     own = torch.arange(index.shape[1], device=index.device)[:, None]
     is_self = index == own
-    is_self[..., -1] |= ~is_self.any(-1)
-    return index[~is_self].view(*index.shape[:2], index.shape[2] - 1)
+    is_self[..., -1:] |= ~is_self.any(-1, keepdim=True)
+    return index[~is_self].view(*index.shape[:2], max(index.shape[2] - 1, 0))
 
 
 def take(values: Tensor, index: Int[Tensor, "batch n k"]) -> Tensor:

@@ -51,7 +51,7 @@ from gridtnp.sources.source import Panel
 from gridtnp.task import Task
 from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.specification import TaskSpec
-from gridtnp.training.distributed import count
+from gridtnp.training.distributed import count, device_here
 
 Size = Literal["tiny", "small", "medium", "large"]
 
@@ -212,11 +212,6 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
         ("recipe", source, training.summary),
     ]
     return Design(config, spec, normaliser, training, tuple(reasons), tasks[0])
-
-
-def device_here() -> torch.device:
-    """The device to train on: an accelerator if there is one."""
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:

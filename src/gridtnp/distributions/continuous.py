@@ -82,7 +82,8 @@ class LogNormal(Marginal):
         return torch.where(value > 0, torch.special.ndtr(self._standardised(value)), 0.0)
 
     def icdf(self, value: Tensor) -> Tensor:
-        return (self.loc + self.scale * torch.special.ndtri(value.to(self.loc))).exp()
+        z = torch.special.ndtri(value.double())  # in single precision, levels near 1 are 1
+        return (self.loc + self.scale * z).exp().to(self.loc)
 
     def crps(self, value: Tensor) -> Tensor:
         z, ndtr = self._standardised(value), torch.special.ndtr
@@ -136,7 +137,7 @@ class NormalMixture(Marginal):
 
     def icdf(self, value: Tensor) -> Tensor:
         """By Newton's method, or bisection where it would leave the components' quantiles."""
-        p = value.to(self.loc).expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        p = value.double().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         normal = torch.special.ndtri(p)
         ends = self.loc + self.scale * normal[..., None]
         low, high = ends.amin(-1), ends.amax(-1)
@@ -152,7 +153,7 @@ class NormalMixture(Marginal):
             last, found = found, torch.where((step >= low) & (step <= high), step, middle)
             if not ((found - last).abs() > close).any():
                 break
-        return found
+        return found.to(self.loc)
 
     def crps(self, value: Tensor) -> Tensor:
         weight = self.weight
@@ -219,7 +220,7 @@ class QuantileSpline(Marginal):
         return torch.where(value < low, left, torch.where(value > high, right, inner))
 
     def icdf(self, value: Tensor) -> Tensor:
-        p = value.to(self.knots).expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        p = value.double().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
         low, high = self._ends()
         left = low + self.tails[..., 0] * (p / self.step).clamp(max=1).log()
         right = high - self.tails[..., 1] * ((1 - p) / self.step).clamp(max=1).log()
@@ -227,7 +228,8 @@ class QuantileSpline(Marginal):
         segment = place.floor().long().clamp(max=self.knots.shape[-1] - 2)
         width = self._at(self.widths, segment)
         inner = self._at(self.knots, segment) + (place - segment) * width
-        return torch.where(p < self.step, left, torch.where(p > 1 - self.step, right, inner))
+        found = torch.where(p < self.step, left, torch.where(p > 1 - self.step, right, inner))
+        return found.to(self.knots)
 
     def crps(self, value: Tensor) -> Tensor:
         """∫ F² below the observation plus ∫ (1 − F)² above it, segment by segment."""

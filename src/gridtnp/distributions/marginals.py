@@ -199,6 +199,10 @@ class Scaled(Marginal):
     def below(self, value: Tensor) -> Tensor:
         return self.inner.below(self._normalised(value))
 
+    def crps_above(self, value: Tensor, threshold: float) -> Tensor:
+        level = (threshold - self.shift) / self.scale
+        return self.scale * self.inner.crps_above(self._normalised(value), level)
+
     def icdf(self, value: Tensor) -> Tensor:
         return self.shift + self.scale * self.inner.icdf(value)
 

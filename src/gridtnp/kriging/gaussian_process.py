@@ -155,6 +155,14 @@ class GaussianProcess(nn.Module):
         self.register_buffer("coefficients", torch.zeros(regressors))
         self.register_buffer("constant", torch.zeros(()))
 
+    def forget(self) -> None:
+        """Be as before anything was fitted, except for hyper-parameters to start a search from."""
+        self.tolerance.fill_(LENIENT)
+        for weights in self.deformation.weights():
+            weights.zero_()
+        if self.persistent is not None:
+            self.persistent.used.zero_()
+
     def points(self, a: Inputs | Points) -> Points:
         """Inputs as the covariance sees them."""
         if isinstance(a, Points):

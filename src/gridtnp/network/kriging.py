@@ -19,6 +19,7 @@ from scipy.spatial import KDTree
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
+from gridtnp.amortised.neighbours import without_self
 from gridtnp.amortised.network import Interpolator
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
@@ -291,7 +292,7 @@ class KrigedNetwork(NeuralProcess):
             error, std = self.process(j).leave_one_out(given)
             return error, std * self.process(j).local_spread(given)
         assert given is not None
-        mean, std = self._from_nearest(j, given, given.inputs, history, skip=1)
+        mean, std = self._from_nearest(j, given, given.inputs, history, itself=False)
         return given.y - mean, std
 
     def kriged(
@@ -321,14 +322,15 @@ class KrigedNetwork(NeuralProcess):
         given: Observations,
         at: Inputs,
         history: History | None,
-        skip: int = 0,
+        itself: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Every target from its own nearest observations, without the `skip` first ones."""
+        """Every target from its own nearest observations, or from those other than `itself`."""
         process, means, stds = self.process(j), [], []
         seen, asked = process.points(given.inputs), process.points(at)
         for b in range(len(given.y)):
             places = process.scaled(seen)[b], process.scaled(asked)[b]
-            index = _nearest(*places, given.mask[b], NEAREST + skip)[:, skip:]
+            index = _nearest(*places, given.mask[b], NEAREST if itself else NEAREST + 1)
+            index = index if itself else without_self(index[None])[0]
             for i in range(0, max(len(index), 1), PIECE):
                 some = index[i : i + PIECE]
                 y = given.y[b][some]
@@ -366,9 +368,9 @@ def _nearest(
     rows = torch.nonzero(mask)[:, 0]
     if not len(rows):
         return rows.expand(len(at), 0)
-    tree = KDTree(observed[rows].cpu().numpy())
-    _, index = tree.query(at.cpu().numpy(), min(number, len(rows)))
-    return rows[torch.from_numpy(index.reshape(len(at), -1)).to(rows.device)]
+    tree, number = KDTree(observed[rows].cpu().numpy()), min(number, len(rows))
+    _, index = tree.query(at.cpu().numpy(), number)
+    return rows[torch.from_numpy(index.reshape(len(at), number)).to(rows.device)]
 
 
 def _dimensions(coordinates: Sequence[str]) -> int:

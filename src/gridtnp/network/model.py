@@ -133,8 +133,7 @@ class NeuralProcess(nn.Module, ABC):
         log_density = forecast.log_prob(task.target.y).sum(-1)
         if task.target.mask is None:
             return -log_density.mean()
-        mask = task.target.mask
-        return -(log_density * mask).sum() / mask.sum().clamp_min(1)
+        return -task.target.used(log_density).sum() / task.target.mask.sum().clamp_min(1)
 
 
 class GriddedNetwork(NeuralProcess):

@@ -46,7 +46,8 @@ def fit_prior(model: ModelContents, sampler: Sampler, validation: Sequence[Task]
         return ""
     batches = -(-(MORE_TASKS if validation else TASKS) // sampler.batch)
     tasks = (sampler.draw(i) for i in range(batches))
-    found = prior_fitting.fit_prior(model.network, tasks, validation)
+    with model.inference():  # training may forget places
+        found = prior_fitting.fit_prior(model.network, tasks, validation)
     chosen = [
         f"{name}: {what}, validation CRPS -{share:.1%}"
         for name, fit in zip(model.spec.target, found, strict=True)

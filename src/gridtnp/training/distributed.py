@@ -27,12 +27,20 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
+def device_here() -> torch.device:
+    """The device to train on: an accelerator if there is one that has double precision, which
+    kriging needs; Apple's have none.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if found is None or found.type == "mps" else found
+
+
 def make_accelerator(
     trackers: Sequence[Any] = (), folder: str | os.PathLike[str] | None = None
 ) -> Accelerator:
     """The `Accelerator` of one process or of all started by `torchrun` or `accelerate launch`."""
     return Accelerator(
-        cpu=not torch.accelerator.is_available(),  # else CPU processes would not form a group
+        cpu=device_here().type == "cpu",  # else CPU processes would not form a group
         mixed_precision="no",  # the recipe decides, not the launcher
         log_with=list(trackers) or None,
         project_dir=folder,
@@ -134,13 +142,11 @@ class SummedLoss(nn.Module):
         with torch.autocast(device, torch.bfloat16, enabled=self.low_precision):
             forecast = of_readings(self.network(task), task.target.error)
             log_density = forecast.log_prob(task.target.y).sum(-1)
-        used = 1.0 if task.target.mask is None else task.target.mask
-        loss = -(log_density * used).sum()
+        loss = -task.target.used(log_density).sum()
         if self.training:
             return loss
         squares = ((task.target.y - forecast.mean) / forecast.stddev).square()
-        mask = 1.0 if task.target.mask is None else task.target.mask[..., None]
-        return torch.cat([loss[None], (squares * mask).sum((0, 1))])
+        return torch.cat([loss[None], task.target.used(squares).sum((0, 1))])
 
 
 def share(task: Task, number: int, of: int) -> Task:

@@ -14,7 +14,7 @@ from torch import Tensor
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
 from gridtnp.task import Task
-from gridtnp.training.distributed import SummedLoss, targets_of
+from gridtnp.training.distributed import SummedLoss, share, targets_of
 from gridtnp.training.optimisers import make_optimisers
 
 TRIALS = 2
@@ -48,12 +48,16 @@ class Estimate:
         )
 
 
-def estimate(network: NeuralProcess, task: Task, recipe: Recipe, device: torch.device) -> Estimate:
+def estimate(
+    network: NeuralProcess, task: Task, recipe: Recipe, device: torch.device, processes: int = 1
+) -> Estimate:
     """Measure a few training steps on a copy of the network, with one CPU thread and with all.
 
-    On a busy machine one thread is often faster for small networks; the faster number is kept in
-    the estimate, unless the recipe has one or there is no choice.
+    Only what one of the processes computes at once is computed. On a busy machine one thread is
+    often faster for small networks; the faster number is kept in the estimate, unless the recipe
+    has one or there is no choice.
     """
+    task = share(task, 0, processes * recipe.accumulate)
     available = torch.get_num_threads()
     if recipe.threads is not None or device.type != "cpu" or available == 1:
         with cpu_threads(recipe.threads):
@@ -107,7 +111,7 @@ def _measured(network: NeuralProcess, task: Task, recipe: Recipe, device: torch.
         seconds.append(time.perf_counter() - start)
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
     count = sum(p.numel() for p in network.parameters())
-    fastest = min(seconds[1:])  # other processes only make it slower
+    fastest = recipe.accumulate * min(seconds[1:])  # other programs only make it slower
     return Estimate(count, 4 * weights + sum(saved.values()), fastest, recipe.steps)
 
 

@@ -242,7 +242,8 @@ def _recipe_here(
     minutes = recipe.minutes if minutes is None else minutes
     if minutes is None and (recipe.steps < MEASURED or torch.get_num_threads() == 1):
         return recipe
-    found = estimate(model.network, sampler.draw(0), recipe, accelerator.device)
+    task, processes = sampler.draw(0), accelerator.num_processes
+    found = estimate(model.network, task, recipe, accelerator.device, processes)
     shared: list[Any] = [found.seconds_per_step, found.threads]
     broadcast_object_list(shared)
     recipe = replace(recipe, threads=recipe.threads or shared[1])

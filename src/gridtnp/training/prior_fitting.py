@@ -39,8 +39,9 @@ def fit_prior(
     network: KrigedNetwork, tasks: Iterable[Task], validation: Sequence[Task] = ()
 ) -> list[PriorFit]:
     """Fit the hyper-parameters to training tasks; returns what was chosen for each output."""
-    network.share.zero_()  # chosen when the network is trained
-    network.forgets.zero_()
+    for chosen in (network.share, network.forgets, network.log_spread):
+        chosen.zero_()  # when the network is trained
+    network.trust.fill_(1.0)
     count = len(network.outputs)
     generators = [torch.Generator().manual_seed(0) for _ in range(count)]
     pieces: list[list[tuple[Inputs, Tensor]]] = [[] for _ in range(count)]
@@ -66,8 +67,7 @@ def _fit(
     scorer: Scorer | None,
 ) -> PriorFit:
     process = network.process(j)
-    if process.persistent is not None:
-        process.persistent.used.zero_()
+    process.forget()
     fit(process, inputs, y, mask)
     if scorer is None:
         return PriorFit()

@@ -105,7 +105,7 @@ class Trainer:
         parameters = list(self.loss.parameters())
         norm = self.accelerator.clip_grad_norm_(parameters, recipe.clip)
         assert norm is not None
-        if not math.isfinite(gathered(norm).item()):
+        if not math.isfinite(gathered(norm).item() + self.sum_over_processes(loss)):
             self._raise_diverged(task, columns)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -160,7 +160,8 @@ class Trainer:
 
     def record_score(self, score: float) -> None:
         """Keep the weights if they are the best so far; stop early if the patience is exhausted."""
-        if self.state.best is None or score > self.state.best:
+        best = -math.inf if self.state.best is None else self.state.best
+        if score > best or (self.state.best is None and not math.isnan(score)):
             self.state.best, self.state.waiting = score, 0
             self.best = {k: v.cpu() for k, v in self._weights_to_keep().items()}
             if self.files is not None and self.accelerator.is_main_process:
@@ -197,6 +198,8 @@ class Trainer:
         self.state, self.newest = found
         tensors = self.state.tensors
         self._set(weights_of(tensors))
+        fitted = {k: v.cpu() for k, v in self.trained.named_buffers()}
+        self.network.load_state_dict(fitted, strict=False)  # training tasks depend on the prior
         self.average = {
             k: match_layout(with_prefix("ema", tensors)[k], p).clone()
             for k, p in self.trained.named_parameters()
