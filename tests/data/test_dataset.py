@@ -240,6 +240,31 @@ def test_a_static_field_must_be_one() -> None:
         dataset(static={"h": weather.stations(days=1)})
 
 
+@pytest.mark.parametrize("called", ["elevation", "Altitude", "height"])
+@pytest.mark.parametrize("other", [heights() * 0, weather.field()["t2m"]])
+def test_a_static_field_is_found_by_its_name_in_a_dataset(called: str, other: xr.DataArray) -> None:
+    name = "elevation" if called == "Altitude" else called
+    terrain = heights().interp(lat=weather.LATS, lon=weather.LONS)
+    other = other.reindex_like(terrain)
+    frame = weather.stations().drop(columns="elevation")
+    for source in (xr.Dataset({called: terrain, "a": other}), xr.Dataset({called: terrain})):
+        data = Dataset({"s": frame}, target="s.t2m", static={name: source})
+        assert data.features_at(np.array([52.5]), np.array([0.0])).tolist() == [[525.0]]
+
+
+def test_a_static_field_that_no_name_tells_is_chosen() -> None:
+    still = xr.Dataset({"b": heights(), "a": heights() * 0})
+    with pytest.raises(
+        ValueError,
+        match=r"^None of \['a', 'b'\] is called 'elevation'; choose one of them: "
+        r"static=\{'elevation': ds\['a'\]\}\.$",
+    ):
+        dataset(static={"elevation": still})
+    terrain = heights().interp(lat=weather.LATS, lon=weather.LONS)
+    data = dataset(static={"relief": weather.field().assign(b=terrain)})  # the only one
+    assert data.features_at(np.array([52.5]), np.array([0.0])).tolist() == [[525.0]]
+
+
 def test_features_of_time_need_times() -> None:
     frame = weather.stations(days=1).drop(columns="time")
     data = Dataset({"s": frame}, target="s.t2m", features=("month",))
