@@ -383,6 +383,23 @@ def test_blocks_of_a_grid_can_be_held_out_but_single_points_cannot() -> None:
         data.split(hold_out_stations=0.4)
 
 
+def test_a_grid_with_2d_coordinates_is_held_out_as_any_grid() -> None:
+    lat, lon = np.meshgrid(weather.LATS, weather.LONS, indexing="ij")
+    curved = weather.field().drop_vars(["lat", "lon"]).rename(lat="y", lon="x")
+    curved = curved.assign_coords(lat=(("y", "x"), lat), lon=(("y", "x"), lon))
+    data = Dataset({"grid": curved}, target="grid.t2m")
+    assert "grid: 20 grid points, 6 times" in repr(data)
+    with pytest.raises(ValueError, match=r"^Source 'grid' is a grid, where held-out points leak"):
+        data.split(hold_out_stations=0.2)
+    regular = Dataset({"grid": weather.field()}, target="grid.t2m")
+    for part, same in zip(
+        data.split(hold_out_stations=0.4, blocks=1),
+        regular.split(hold_out_stations=0.4, blocks=1),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part.target_places, same.target_places)
+
+
 def test_stations_can_be_named() -> None:
     train, val, test = dataset().split(
         ["2019-03-04", "2019-03-06"], hold_out_stations=["S01", "S05"]

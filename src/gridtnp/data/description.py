@@ -34,7 +34,7 @@ def record_of(source: Source) -> dict[str, Any]:
 def extent(source: Source) -> str:
     """The size of a source, and its ranges of latitude, longitude and time."""
     if isinstance(source, Panel):
-        places = f"{len(source.lat):,} stations"
+        places = f"{len(source.lat):,} {'grid points' if source.labels is None else 'stations'}"
         if source.shape is not None:
             places = f"grid of {source.shape[0]} × {source.shape[1]}"
         text = f"{places}, {source.steps:,} times" if source.times is not None else places

@@ -280,7 +280,10 @@ def _places(
     found: Mapping[str, str],
     notes: list[Note],
 ) -> tuple[np.ndarray | None, tuple[int, int] | None, tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Station labels, shape of the grid, latitudes and longitudes, and their order in the data."""
+    """Station labels, shape of the grid, latitudes and longitudes, and their order in the data.
+
+    Grids have no labels, and those with 2-D coordinates no shape.
+    """
     grid = lat.ndim == 1 and lon.ndim == 1 and lat.dims != lon.dims
     for axis, limit in ((lat, 90.0), (lon, 360.0)):
         bad = np.flatnonzero(~(np.abs(np.atleast_1d(axis.values).ravel()) <= limit))
@@ -304,7 +307,8 @@ def _places(
     y = np.atleast_1d(np.asarray(lat.values, np.float64)).ravel()
     x = np.atleast_1d(np.asarray(lon.values, np.float64)).ravel()
     labels = np.arange(len(y))
-    if "station" in found and ds[found["station"]].dims == lat.dims:
+    named = "station" in found and ds[found["station"]].dims == lat.dims
+    if named:
         labels = np.atleast_1d(ds[found["station"]].values).ravel().astype(str)
     valid = possible(y, x)
     if not valid.all():
@@ -314,7 +318,8 @@ def _places(
         notes.append(Note(name, "dropped", "invalid coordinates", count, len(y), example))
     x, order = wrap(np.where(valid, x, np.nan)), np.flatnonzero(valid)
     order = order[np.lexsort([labels[order], x[order], y[order]])]
-    return labels[order], None, (y[order], x[order]), order
+    curvilinear = lat.ndim == 2 and not named
+    return None if curvilinear else labels[order], None, (y[order], x[order]), order
 
 
 def _variables(
