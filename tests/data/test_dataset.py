@@ -133,6 +133,17 @@ def test_variables_with_missing_values_become_separate_context_sets() -> None:
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.rain", "s.t2m")
 
 
+def test_context_sets_do_not_depend_on_the_memory() -> None:
+    ds = weather.field()
+    ds["u10"] = ds["u10"].where(ds.lat > 51)
+    for memory in (2**20, 200):
+        data = Dataset({"g": ds}, target="g.t2m", memory=memory)
+        assert (data.sources["g"].loaded is None) == (memory == 200)
+        assert data.contexts == ("g.t2m", "g.u10")
+    assert "u10  m s-1, on disk, 25 % missing at the first time" in repr(data)
+    assert "t2m  K, on disk, not scanned" in repr(data)
+
+
 def test_the_description_of_many_variables_lazy_sources_and_parts(tmp_path: Path) -> None:
     ds = weather.field(np.float32)
     many = xr.Dataset({f"v{i}": ds.t2m + i for i in range(5)})

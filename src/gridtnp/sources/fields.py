@@ -113,19 +113,21 @@ def read_dataset(
         block = max(1, min(_chunk(fields, layout.time), memory // (4 * per_step)))
         fetch = partial(_fetch, fields, names, layout)
         store = Lazy(fetch, len(steps), block, memory)
+        shares: list[float | None] = [None] * len(names)
+        if per_step <= memory:  # the rest stays on disk
+            first = store.read(0, 1)
+            shares = [share or None for share in np.isnan(first).mean((0, 1)).tolist()]
+            for i, column in enumerate(names):
+                notes += sentinels(name, column, first[..., i])
         described = [
             Variable(
                 column,
                 units_text(attributes[column]) or None,
                 kept_attributes(attributes[column]),
-                None,
+                missing,
             )
-            for column in names
+            for column, missing in zip(names, shares, strict=True)
         ]
-        if per_step <= memory:  # the rest stays on disk
-            first = store.read(0, 1)
-            for i, column in enumerate(names):
-                notes += sentinels(name, column, first[..., i])
     static = {key: _static_column(ds[key], layout, na_values) for key in columns}
     for column, numbers in static.items():
         notes += sentinels(name, column, numbers)
