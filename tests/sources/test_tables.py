@@ -174,3 +174,17 @@ def test_a_long_frame_needs_coordinates_and_may_lack_elevations() -> None:
     assert not notes
     assert source.table[:, 0].tolist() == [1.0, 2.0]
     assert np.isnan(source.columns["elev"][1])
+
+
+@pytest.mark.parametrize("names", [["007", "7", "M", "8"], [1001, 1002, -9999, 1003]])
+def test_na_values_leave_names_and_dates_as_they_are(names: list[str] | list[int]) -> None:
+    dates = ["20200101", "20200102", "20200103", "M"]
+    frame = pd.DataFrame({"id": names, "lat": 50.0, "lon": np.arange(4.0), "date": dates, "t": 1.0})
+    source, notes = read_table("s", frame, na_values=["M", -9999])
+    assert [note.why for note in notes] == ["no time"]
+    assert source.times is not None
+    assert [str(time)[:10] for time in source.times] == ["2020-01-01", "2020-01-02", "2020-01-03"]
+    assert source.labels is not None
+    assert source.labels.tolist() == [*map(str, names[:2]), "unnamed 2"]
+    with pytest.raises(ValueError, match=r"^'date' holds numbers"):
+        read_table("s", frame.assign(date=[20200101, 20200102, 20200103, -9999]), na_values=[-9999])

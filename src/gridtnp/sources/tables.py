@@ -128,8 +128,8 @@ def clean_rows(
     known = {c: dict((attributes or {}).get(c, {})) for c in frame.columns}
     for column, unit in units.items():
         known.setdefault(str(column), {})["units"] = unit
-    frame = _mask(frame, na_values)
     found = recognise({column: known[column] for column in frame.columns})
+    frame = _mask(frame, na_values, found)
     total = len(frame)
 
     if crs is None:
@@ -240,15 +240,22 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return wide.reset_index().drop(columns="_repeat")
 
 
-def _mask(frame: pd.DataFrame, na_values: Sequence[Any]) -> pd.DataFrame:
-    """The table with what stands for missing masked, also in columns of text."""
+def _mask(frame: pd.DataFrame, na_values: Sequence[Any], found: Mapping[str, str]) -> pd.DataFrame:
+    """The table with what stands for missing masked, also in columns of text.
+
+    Text is read as numbers if it is nothing else, except the names of stations and times.
+    """
     if not na_values:
         return frame
     missing, texts = Missing.declared({}, na_values), {str(value).strip() for value in na_values}
     made = {}
     for column in frame.columns:
         values = frame[column]
-        if pd.api.types.is_numeric_dtype(values):
+        if column in (found.get("station"), found.get("time")) and values.dtype.kind != "M":
+            blank = values.astype("string").str.strip().isin(texts) | values.isin(na_values)
+            kept = values.astype(object) if column == found.get("station") else values
+            made[column] = kept.mask(blank)
+        elif pd.api.types.is_numeric_dtype(values):
             made[column] = missing.mask(values.to_numpy(np.float64, na_value=np.nan))
         elif values.dtype.kind != "M":
             kept = values.mask(values.astype("string").str.strip().isin(texts))
