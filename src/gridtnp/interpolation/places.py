@@ -112,7 +112,7 @@ def read_observations(
     name = _value(table, value, {str(t) for t in taken})
     time = to_times(table[found["time"]], found["time"]) if "time" in found else None
     sphere = None
-    if (found["lon"], found["lat"]) == PLANE:
+    if (found["lon"].lower(), found["lat"].lower()) == PLANE:
         places = np.stack([lon, lat], -1)
     else:
         bad = np.flatnonzero(~((np.abs(lat) <= 90) & (np.abs(lon) <= 360)))
@@ -206,7 +206,7 @@ def read_places(at: Any, observed: Observed) -> tuple[Query, Float[np.ndarray, "
         at = tuple(reversed(at))  # x and y, as latitudes come first in a query
     query = PlaneQuery.of(at)
     found = recognise({str(c): {} for c in _names(at)})
-    if found.get("lat", "y") != "y":
+    if found.get("lat", "y").lower() != "y":
         raise ValueError(
             "The places have latitudes and longitudes, but the observations x and y; give both in "
             "the same coordinates."
