@@ -137,6 +137,16 @@ def test_a_table_of_stations_becomes_a_grid() -> None:
     assert found["t_sample"].dims == ("sample", "lat", "lon")
 
 
+def test_a_table_may_have_a_column_in_its_index_too() -> None:
+    table = stations().assign(station=[f"S{i}" for i in range(30)])
+    indexed = table.set_index("station", drop=False)
+    found, plain = gt.interpolate(indexed, indexed), gt.interpolate(table, table)
+    np.testing.assert_array_equal(found["t_mean"], plain["t_mean"])
+    assert found.index.equals(indexed.index)
+    plane = indexed.rename(columns={"lat": "y", "lon": "x"})
+    assert len(gt.interpolate(plane, plane)) == 30
+
+
 def test_an_xarray_field_with_gaps_is_filled() -> None:
     lat, lon = np.arange(40.0, 50), np.arange(0.0, 10)
     field = xr.DataArray(

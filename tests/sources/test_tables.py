@@ -188,3 +188,13 @@ def test_na_values_leave_names_and_dates_as_they_are(names: list[str] | list[int
     assert source.labels.tolist() == [*map(str, names[:2]), "unnamed 2"]
     with pytest.raises(ValueError, match=r"^'date' holds numbers"):
         read_table("s", frame.assign(date=[20200101, 20200102, 20200103, -9999]), na_values=[-9999])
+
+
+def test_names_of_columns_in_several_levels_are_joined() -> None:
+    frame = weather.stations()
+    daily = frame.groupby(["time", "station", "lat", "lon"]).agg({"t2m": ["mean", "max"]})
+    for table in (daily, daily.reset_index()):
+        source, notes = read_table("obs", table)
+        assert source.names == ("t2m_max", "t2m_mean")
+        assert not notes
+        assert source.size == len(frame)

@@ -20,6 +20,7 @@ from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS
 from gridtnp.inference.queries import Query
 from gridtnp.sources.coordinates import NAMES, recognise, unit_vectors, why_no_variable, wrap
+from gridtnp.sources.tables import index_to_columns
 from gridtnp.sources.times import to_times
 
 PLANE = ("x", "y")
@@ -100,7 +101,7 @@ def read_observations(
             f"Observations cannot be a {type(observations).__name__}; give a table, an xarray "
             "dataset, or arrays of places and values: interpolate((x, y), at)."
         )
-    table = in_plane(observations.reset_index())
+    table = in_plane(index_to_columns(observations))
     found = recognise({str(c): {} for c in table.columns})
     for role, words in (("lat", "latitude 'lat' or 'y'"), ("lon", "longitude 'lon' or 'x'")):
         if role not in found:
@@ -317,5 +318,5 @@ def _numbers(table: pd.DataFrame, name: str) -> Float[np.ndarray, " n"]:
 
 def _names(at: Any) -> list[str]:
     if isinstance(at, pd.DataFrame):
-        return [str(c) for c in at.reset_index().columns]
+        return [str(c) for c in index_to_columns(at).columns]
     return [str(c) for c in at.coords] if isinstance(at, xr.Dataset | xr.DataArray) else []

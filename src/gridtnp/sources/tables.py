@@ -216,7 +216,9 @@ def kept_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Turn named index levels into columns."""
+    """Turn named index levels into columns; join names of columns that have several levels."""
+    if isinstance(frame.columns, pd.MultiIndex):
+        frame = frame.set_axis(["_".join(filter(None, map(str, c))) for c in frame.columns], axis=1)
     levels = [level for level in frame.index.names if level is not None]
     levels = [level for level in levels if level not in frame.columns]
     return frame.reset_index(levels) if levels else frame
