@@ -69,7 +69,7 @@ def read_dataset(
     ds = _simplify_dims(ds, found)
     lat, lon = ds[found["lat"]], ds[found["lon"]]
     time = ds[found["time"]] if "time" in found else None
-    if time is not None and set(time.dims) <= set(lat.dims) and time.ndim:
+    if time is not None and set(time.dims) <= {*lat.dims, *lon.dims} and time.ndim:
         return _read_trajectories(name, ds, na_values)
 
     notes: list[Note] = []
@@ -284,7 +284,7 @@ def _places(
 ) -> tuple[np.ndarray | None, tuple[int, int] | None, tuple[np.ndarray, np.ndarray], np.ndarray]:
     """Station labels, shape of the grid, latitudes and longitudes, and their order in the data.
 
-    Grids have no labels, and those with 2-D coordinates no shape.
+    Grids have no labels; those with 2-D coordinates, and rows of a grid, have no shape.
     """
     grid = lat.ndim == 1 and lon.ndim == 1 and lat.dims != lon.dims
     for axis, limit in ((lat, 90.0), (lon, 360.0)):
@@ -306,6 +306,8 @@ def _places(
         order = (rows[:, None] * lon.size + cols).ravel()
         places = np.repeat(y, len(x)), np.tile(x, len(y))
         return None, (len(y), len(x)), places, order
+    gridded = lat.ndim == 2 or lat.dims != lon.dims  # curvilinear, or a row of a grid
+    lat, lon = xr.broadcast(lat, lon)
     y = np.atleast_1d(np.asarray(lat.values, np.float64)).ravel()
     x = np.atleast_1d(np.asarray(lon.values, np.float64)).ravel()
     labels = np.arange(len(y))
@@ -320,8 +322,7 @@ def _places(
         notes.append(Note(name, "dropped", "invalid coordinates", count, len(y), example))
     x, order = wrap(np.where(valid, x, np.nan)), np.flatnonzero(valid)
     order = order[np.lexsort([labels[order], x[order], y[order]])]
-    curvilinear = lat.ndim == 2 and not named
-    return None if curvilinear else labels[order], None, (y[order], x[order]), order
+    return None if gridded and not named else labels[order], None, (y[order], x[order]), order
 
 
 def _variables(
@@ -349,10 +350,11 @@ def _variables(
             notes.append(Note(name, "left out", f"{key} is not numeric", 1, 1))
             continue
         rest = set(array.dims) - {layout.time, layout.level}
-        if rest != set(layout.place):
+        fixed = layout.time is not None and layout.time not in array.dims
+        if rest != set(layout.place) or (fixed and layout.level in array.dims):
             why = f"{key} has dimensions {tuple(map(str, array.dims))}"
             notes.append(Note(name, "left out", why, 1, 1))
-        elif layout.time is not None and layout.time not in array.dims:
+        elif fixed:
             columns.append(str(key))
         else:
             observed.append(key)
