@@ -140,6 +140,17 @@ def test_the_long_format_of_earth2studio_is_read() -> None:
     assert read_table("obs", again)[1][0].why.startswith("duplicates")
 
 
+def test_an_index_of_dates_is_the_time_without_a_name_too() -> None:
+    frame = pd.DataFrame({"lat": [50.0, 51.0, 52.0], "lon": 2.0, "t": [1.0, 2.0, 3.0]})
+    times = pd.date_range("2020-01-01", periods=3, freq="1h")
+    source, notes = read_table("ship", frame.set_index(times))
+    assert not notes
+    np.testing.assert_array_equal(source.times, times.to_numpy())
+    dated = frame.assign(date=times + pd.Timedelta("1D")).set_index(times)
+    source, _ = read_table("ship", dated)  # a column takes precedence
+    np.testing.assert_array_equal(source.times, dated["date"])
+
+
 def test_units_come_with_the_table() -> None:
     frame = weather.stations()
     frame.attrs["units"] = {"t2m": "degC"}

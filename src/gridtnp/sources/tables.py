@@ -216,9 +216,15 @@ def kept_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Turn named index levels into columns; join names of columns that have several levels."""
+    """Turn named index levels into columns; join names of columns that have several levels.
+
+    An index of dates without a name is the time, unless a column is.
+    """
     if isinstance(frame.columns, pd.MultiIndex):
         frame = frame.set_axis(["_".join(filter(None, map(str, c))) for c in frame.columns], axis=1)
+    if isinstance(frame.index, pd.DatetimeIndex) and frame.index.name is None:
+        timed = any(str(column).lower() in NAMES["time"] for column in frame.columns)
+        frame = frame if timed else frame.rename_axis(index="time")
     levels = [level for level in frame.index.names if level is not None]
     levels = [level for level in levels if level not in frame.columns]
     return frame.reset_index(levels) if levels else frame
