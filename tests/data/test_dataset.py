@@ -133,6 +133,17 @@ def test_variables_with_missing_values_become_separate_context_sets() -> None:
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.rain", "s.t2m")
 
 
+def test_context_sets_do_not_depend_on_the_memory() -> None:
+    ds = weather.field()
+    ds["u10"] = ds["u10"].where(ds.lat > 51)
+    for memory in (2**20, 200):
+        data = Dataset({"g": ds}, target="g.t2m", memory=memory)
+        assert (data.sources["g"].loaded is None) == (memory == 200)
+        assert data.contexts == ("g.t2m", "g.u10")
+    assert "u10  m s-1, on disk, 25 % missing at the first time" in repr(data)
+    assert "t2m  K, on disk, not scanned" in repr(data)
+
+
 def test_the_description_of_many_variables_lazy_sources_and_parts(tmp_path: Path) -> None:
     ds = weather.field(np.float32)
     many = xr.Dataset({f"v{i}": ds.t2m + i for i in range(5)})
@@ -238,6 +249,31 @@ def test_a_static_field_must_be_one() -> None:
         ValueError, match=r"^Static field 'h' is not on a latitude-longitude grid; to use a column"
     ):
         dataset(static={"h": weather.stations(days=1)})
+
+
+@pytest.mark.parametrize("called", ["elevation", "Altitude", "height"])
+@pytest.mark.parametrize("other", [heights() * 0, weather.field()["t2m"]])
+def test_a_static_field_is_found_by_its_name_in_a_dataset(called: str, other: xr.DataArray) -> None:
+    name = "elevation" if called == "Altitude" else called
+    terrain = heights().interp(lat=weather.LATS, lon=weather.LONS)
+    other = other.reindex_like(terrain)
+    frame = weather.stations().drop(columns="elevation")
+    for source in (xr.Dataset({called: terrain, "a": other}), xr.Dataset({called: terrain})):
+        data = Dataset({"s": frame}, target="s.t2m", static={name: source})
+        assert data.features_at(np.array([52.5]), np.array([0.0])).tolist() == [[525.0]]
+
+
+def test_a_static_field_that_no_name_tells_is_chosen() -> None:
+    still = xr.Dataset({"b": heights(), "a": heights() * 0})
+    with pytest.raises(
+        ValueError,
+        match=r"^None of \['a', 'b'\] is called 'elevation'; choose one of them: "
+        r"static=\{'elevation': ds\['a'\]\}\.$",
+    ):
+        dataset(static={"elevation": still})
+    terrain = heights().interp(lat=weather.LATS, lon=weather.LONS)
+    data = dataset(static={"relief": weather.field().assign(b=terrain)})  # the only one
+    assert data.features_at(np.array([52.5]), np.array([0.0])).tolist() == [[525.0]]
 
 
 def test_features_of_time_need_times() -> None:
@@ -356,6 +392,23 @@ def test_blocks_of_a_grid_can_be_held_out_but_single_points_cannot() -> None:
         match=r"^Source 'grid' is a grid, where held-out points leak through their neighb",
     ):
         data.split(hold_out_stations=0.4)
+
+
+def test_a_grid_with_2d_coordinates_is_held_out_as_any_grid() -> None:
+    lat, lon = np.meshgrid(weather.LATS, weather.LONS, indexing="ij")
+    curved = weather.field().drop_vars(["lat", "lon"]).rename(lat="y", lon="x")
+    curved = curved.assign_coords(lat=(("y", "x"), lat), lon=(("y", "x"), lon))
+    data = Dataset({"grid": curved}, target="grid.t2m")
+    assert "grid: 20 grid points, 6 times" in repr(data)
+    with pytest.raises(ValueError, match=r"^Source 'grid' is a grid, where held-out points leak"):
+        data.split(hold_out_stations=0.2)
+    regular = Dataset({"grid": weather.field()}, target="grid.t2m")
+    for part, same in zip(
+        data.split(hold_out_stations=0.4, blocks=1),
+        regular.split(hold_out_stations=0.4, blocks=1),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part.target_places, same.target_places)
 
 
 def test_stations_can_be_named() -> None:

@@ -83,6 +83,11 @@ def test_a_grid_from_a_box() -> None:
     grid = latlon_grid(lat=(50, 51), lon=(0, 360), step=0.5)
     assert grid.lat.values.tolist() == [50.0, 50.5, 51.0]
     assert grid.sizes["lon"] == 720
+    across = latlon_grid(lat=(51, 50), lon=(179, -179), step=0.5)
+    assert across.lat.values.tolist() == [50.0, 50.5, 51.0]
+    assert across.lon.values.tolist() == [179.0, 179.5, 180.0, 180.5, 181.0]
+    greenwich = latlon_grid(lat=(50, 51), lon=(350, 10), step=10)
+    assert greenwich.lon.values.tolist() == [-10.0, 0.0, 10.0]
     with pytest.raises(
         ValueError, match=r"^The grid is not specified; refine another, latlon_grid\(ds, factor"
     ):

@@ -119,3 +119,30 @@ def test_a_seed_holds_out_the_stations_that_it_always_did() -> None:
     held = np.random.default_rng(3).permutation(30)[:6]
     assert set(labels[test.target_places]) == {f"S{i:02d}" for i in order[held[3:]]}
     assert set(labels[~train.context_places["obs"]]) == {f"S{i:02d}" for i in order[held]}
+
+
+def test_a_part_splits_among_its_own_stations() -> None:
+    """What one split holds out is in no context of another, nor a target of its training."""
+    others = pd.DataFrame({"lat": [p[0] for p in FAR], "lon": 10.0, "u10": 1.0})
+    data = Dataset({"obs": stations(FAR), "others": others}, target="obs.t2m")
+    first, val, test = data.split(hold_out_stations=0.4)
+    train, second_val, second_test = first.split(hold_out_stations=0.4, seed=1)
+    for part in (train, second_val, second_test):
+        for name in data.sources:
+            assert not (part.context_places[name] & ~first.context_places[name]).any()
+        assert not (part.target_places & (val.target_places | test.target_places)).any()
+    held = [p.target_places for p in (train, second_val, second_test)]
+    np.testing.assert_array_equal(np.sum(held, 0), first.target_places)
+    assert [p.held_out for p in (train, second_val, second_test)] == [False, True, True]
+    # those of a test part are its held-out stations, all seen from the same context
+    part, _, _ = test.split(hold_out_stations=0.5)
+    np.testing.assert_array_equal(part.context_places["obs"], first.context_places["obs"])
+    assert (part.target_places & test.target_places).any()
+    assert not (part.target_places & ~test.target_places).any()
+
+
+def test_stations_that_another_split_holds_out_cannot_be_named() -> None:
+    data = Dataset({"obs": stations(FAR)}, target="obs.t2m")
+    first, _, _ = data.split(["2019-03-02", "2019-03-03"], hold_out_stations=["S03"])
+    with pytest.raises(ValueError, match=r"^Unknown station 'S03' of source 'obs'"):
+        first.split(hold_out_stations=["S03", "S04"])

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import small
+import weather
 import xarray as xr
 
 import gridtnp as gt
@@ -68,6 +69,32 @@ def test_every_kind_predicts_from_fresh_sources(name: str) -> None:
     )
     assert np.isfinite(answer["t2m_mean"]).all()
     assert np.isfinite(answer["t2m_std"]).all()
+
+
+@pytest.mark.parametrize("kind", ["named", "unnamed", "panel", "curvilinear", "grid"])
+def test_places_without_a_station_have_no_past_of_their_own(kind: str) -> None:
+    """Persistence is the nearest value there, and climatology that of all stations."""
+    table, at = weather.stations(), pd.DataFrame({"lat": [49.0, 54.0], "lon": [-3.0, 3.0]})
+    source = weather.field() if kind == "grid" else table
+    if kind == "unnamed":
+        source = table.drop(columns="station")
+    if kind == "panel":
+        places = table.groupby("station")[["lat", "lon"]].first()
+        grid = table.set_index(["time", "station"])[["t2m"]].to_xarray()
+        source = grid.assign_coords({n: ("station", places[n].to_numpy()) for n in ("lat", "lon")})
+    if kind == "curvilinear":
+        lat, lon = np.meshgrid(weather.LATS, weather.LONS, indexing="ij")
+        source = weather.field().rename(lat="y", lon="x").drop_vars(["y", "x"])
+        source = source.assign_coords(lat=(("y", "x"), lat), lon=(("y", "x"), lon))
+    data = gt.Dataset({"obs": source}, target="obs.t2m")
+    time = data.times()[4]
+    found = {
+        name: gt.baseline(name, data).predict(data.at(time), at)["t2m_mean"]
+        for name in ("persistence", "nearest", "climatology")
+    }
+    np.testing.assert_array_equal(found["persistence"], found["nearest"])
+    assert found["nearest"][0] != found["nearest"][1]
+    assert found["climatology"][0] == found["climatology"][1]
 
 
 def test_the_field_alone_is_enough_for_the_regression(fitted: BaselinePredictor) -> None:

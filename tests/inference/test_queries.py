@@ -85,6 +85,18 @@ def test_a_table_keeps_its_index_and_columns() -> None:
     assert again.index.equals(placed.index)
 
 
+def test_a_table_may_have_a_column_in_its_index_too() -> None:
+    table = weather.stations(days=1)[["station", "lat", "lon", "elevation"]]
+    table = table.set_index("station", drop=False)
+    query, columns = ask(table)
+    answer = query.answer(columns)
+    assert isinstance(answer, pd.DataFrame)
+    pd.testing.assert_frame_equal(answer[[*table]], table)
+    np.testing.assert_array_equal(query.known("elevation"), table.elevation)
+    by_height = Query.of(table.set_index("elevation")).known("altitude")
+    np.testing.assert_array_equal(by_height, table.elevation)
+
+
 def test_arrays_for_arrays() -> None:
     query, columns = ask((np.array([1.0, 2.0]), [3.0, 4.0]))
     assert query.time is None

@@ -137,6 +137,16 @@ def test_a_table_of_stations_becomes_a_grid() -> None:
     assert found["t_sample"].dims == ("sample", "lat", "lon")
 
 
+def test_a_table_may_have_a_column_in_its_index_too() -> None:
+    table = stations().assign(station=[f"S{i}" for i in range(30)])
+    indexed = table.set_index("station", drop=False)
+    found, plain = gt.interpolate(indexed, indexed), gt.interpolate(table, table)
+    np.testing.assert_array_equal(found["t_mean"], plain["t_mean"])
+    assert found.index.equals(indexed.index)
+    plane = indexed.rename(columns={"lat": "y", "lon": "x"})
+    assert len(gt.interpolate(plane, plane)) == 30
+
+
 def test_an_xarray_field_with_gaps_is_filled() -> None:
     lat, lon = np.arange(40.0, 50), np.arange(0.0, 10)
     field = xr.DataArray(
@@ -228,6 +238,29 @@ def test_missing_values_are_left_out_and_counted() -> None:
     with pytest.warns(UserWarning, match="3 of 60 observations are NaN and are left out"):
         found = plain(y=y)
     same(found, plain(X[3:], Y[3:]))
+
+
+def test_values_that_often_stand_for_missing_are_named() -> None:
+    values = np.append(Y[:-2], [-9999, -9999])
+    message = r"^2 of 60 observations: t is -9999, which often stands for missing; make it NaN\.$"
+    with pytest.warns(UserWarning, match=message):
+        plain(y=values, value="t")
+
+
+@pytest.mark.parametrize("names", [("X", "Y"), ("Easting", "Northing")])
+def test_a_plane_may_be_in_capital_letters(names: tuple[str, str], expected: dict) -> None:
+    table, at = (pd.DataFrame(rows, columns=[*names]) for rows in (X, AT))
+    found = gt.interpolate(table.assign(t=Y), at)
+    same({"mean": found["t_mean"]}, {"mean": expected["mean"]})
+    grid = xr.Dataset(coords={names[0]: [2.0, 3.0], names[1]: [4.0]})
+    if names[0] == "X":
+        found = gt.interpolate(table.assign(t=Y), grid)
+        same(
+            {"mean": found["t_mean"].squeeze()},
+            {"mean": plain(at=np.array([[2, 4], [3, 4]]))["mean"]},
+        )
+    with pytest.raises(ValueError, match=r"^The places have latitudes and longitudes, but the obs"):
+        gt.interpolate(table.assign(t=Y), pd.DataFrame({"lat": [1.0], "lon": [2.0]}))
 
 
 def test_missing_places_are_refused() -> None:

@@ -149,6 +149,45 @@ def test_a_curvilinear_grid_and_a_single_place() -> None:
     assert alone.values(0, 2)[:, 0].tolist() == [1.0, 7.0]
 
 
+@pytest.mark.parametrize("role", ["lat", "lon"])
+def test_a_row_of_a_grid(role: str) -> None:
+    ds, other = weather.field(), "lon" if role == "lat" else "lat"
+    source = panel(ds.isel({role: 1}))
+    np.testing.assert_array_equal(getattr(source, role), ds[role][1].values)
+    np.testing.assert_array_equal(getattr(source, other), ds[other])
+    assert source.labels is None
+    expected = ds.t2m.isel({role: 1}).values.astype(np.float32)
+    np.testing.assert_array_equal(source.values(0, source.size)[:, 0], expected.ravel())
+
+
+def test_a_ship_along_a_parallel_is_a_trajectory() -> None:
+    times = pd.date_range("2020", periods=3, freq="1h")
+    coords = {"time": times, "lat": 50.0, "lon": ("time", [1.0, 2.0, 3.0])}
+    source, _ = read_dataset("ship", xr.Dataset({"t": ("time", [4.0, 5.0, 6.0])}, coords), ALL)
+    assert isinstance(source, Records)
+    assert source.lat.tolist() == [50.0] * 3
+    assert source.lon.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_2d_coordinates_may_have_their_dimensions_in_any_order() -> None:
+    lat, lon = np.meshgrid([50.0, 51.0], [1.0, 2.0, 3.0], indexing="ij")
+    coords = {"lat": (("y", "x"), lat), "lon": (("x", "y"), lon.T)}
+    ds = xr.Dataset({"t": (("x", "y"), np.arange(6.0).reshape(3, 2))}, coords)
+    source = panel(ds)
+    assert source.lat.tolist() == [50.0] * 3 + [51.0] * 3
+    assert source.lon.tolist() == [1.0, 2.0, 3.0] * 2
+    assert source.values(0, 6)[:, 0].tolist() == [0, 2, 4, 1, 3, 5]
+
+
+def test_levels_that_do_not_change_with_time_are_left_out() -> None:
+    levels = xr.DataArray([500.0, 850.0], dims="level", coords={"level": [500.0, 850.0]})
+    ds = weather.field()[["t2m"]] * levels
+    source, notes = read_dataset("grid", ds.assign(mean=ds.t2m.mean("time")), ALL)
+    assert source.names == ("t2m_500", "t2m_850")
+    assert not source.columns
+    assert [note.why for note in notes] == ["mean has dimensions ('lat', 'lon', 'level')"]
+
+
 def test_a_forecast_with_two_axes_of_time_is_laid_out_by_valid_time() -> None:
     start, step = pd.date_range("2020", periods=2, freq="1D"), pd.to_timedelta([6, 12], unit="h")
     ds = xr.Dataset(

@@ -74,6 +74,40 @@ def test_grib_holds_the_same_tasks(tmp_path: Path) -> None:
         open_data(path)
 
 
+def test_forecasts_in_grib_are_at_their_valid_time(tmp_path: Path) -> None:
+    ds, day = weather.field().isel(time=[0]), np.timedelta64(24, "h")
+    write_grib(ds, tmp_path / "f024.grib", lead=24)
+    assert open_data(tmp_path / "f024.grib").time.values == ds.time.values + day
+    # wind at two leads, temperature at one
+    write_grib(ds, tmp_path / "wind.grib", {"u10": (103, 10)}, lead=30)
+    content = (tmp_path / "f024.grib").read_bytes() + (tmp_path / "wind.grib").read_bytes()
+    (tmp_path / "both.grib").write_bytes(content)
+    both = open_data(tmp_path / "both.grib")
+    np.testing.assert_array_equal(both.time, ds.time.values + day + [0, np.timedelta64(6, "h")])
+    assert both.t2m.count("time").max() == 1
+    assert both.u10.count("time").min() == 2
+    # files of one lead each are one source
+    write_grib(ds, tmp_path / "f030.grib", lead=30)
+    joined = open_data(tmp_path / "f*.grib")
+    np.testing.assert_array_equal(joined.time, both.time)
+
+
+def test_grib_with_a_variable_at_levels_of_two_kinds(tmp_path: Path) -> None:
+    write_grib(weather.field(), tmp_path / "a.grib", {"t2m": (100, 50000), "t2m again": (1, 0)})
+    message = (
+        r"^'.*a\.grib' holds 't' at levels 'isobaricInhPa' and 'surface'; open one of them, xr\."
+    )
+    with pytest.raises(ValueError, match=message):
+        open_data(tmp_path / "a.grib")
+
+
+def test_a_single_level_in_grib_leaves_those_of_other_variables(tmp_path: Path) -> None:
+    levels = {"t2m": (100, 50000), "t2m again": (100, 85000), "u10": (100, 50000)}
+    write_grib(weather.field(), tmp_path / "a.grib", levels)
+    data = Dataset({"a": tmp_path / "a.grib"}, target="a")
+    assert data.target_names == ("t_500", "t_850", "u")
+
+
 def test_addresses_are_opened_through_fsspec(tmp_path: Path) -> None:
     ds = weather.field()
     ds.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
@@ -156,13 +190,21 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
         require_installed("no_such_module", "grib", "Reading 'a.grib'")
 
 
-def write_grib(ds: xr.Dataset, path: Path) -> None:
-    """Two variables on a regular grid, 24 bits a value."""
+SURFACES = {"t2m": (103, 2), "u10": (103, 10)}
+"""The kind and height of the surface of each variable, 2 and 10 m above ground."""
+
+
+def write_grib(
+    ds: xr.Dataset, path: Path, surfaces: dict[str, tuple[int, int]] = SURFACES, lead: int = 0
+) -> None:
+    """Two variables on a regular grid, 24 bits a value, forecast `lead` hours ahead."""
     import eccodes
 
-    codes = {"t2m": (0, 0, 0, 2), "u10": (0, 2, 2, 10)}
+    codes = {"t2m": (0, 0, 0), "u10": (0, 2, 2)}
     with open(path, "wb") as file:
-        for name, (discipline, category, number, height) in codes.items():
+        for name, surface in surfaces.items():
+            name, (kind, height) = name.removesuffix(" again"), surface
+            discipline, category, number = codes[name]
             for step, time in enumerate(pd.DatetimeIndex(ds.time.values)):
                 handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
                 keys = {
@@ -171,7 +213,8 @@ def write_grib(ds: xr.Dataset, path: Path) -> None:
                     "discipline": discipline,
                     "parameterCategory": category,
                     "parameterNumber": number,
-                    "typeOfFirstFixedSurface": 103,
+                    "forecastTime": lead,
+                    "typeOfFirstFixedSurface": kind,
                     "scaleFactorOfFirstFixedSurface": 0,
                     "scaledValueOfFirstFixedSurface": height,
                     "Ni": ds.sizes["lon"],

@@ -140,6 +140,17 @@ def test_the_long_format_of_earth2studio_is_read() -> None:
     assert read_table("obs", again)[1][0].why.startswith("duplicates")
 
 
+def test_an_index_of_dates_is_the_time_without_a_name_too() -> None:
+    frame = pd.DataFrame({"lat": [50.0, 51.0, 52.0], "lon": 2.0, "t": [1.0, 2.0, 3.0]})
+    times = pd.date_range("2020-01-01", periods=3, freq="1h")
+    source, notes = read_table("ship", frame.set_index(times))
+    assert not notes
+    np.testing.assert_array_equal(source.times, times.to_numpy())
+    dated = frame.assign(date=times + pd.Timedelta("1D")).set_index(times)
+    source, _ = read_table("ship", dated)  # a column takes precedence
+    np.testing.assert_array_equal(source.times, dated["date"])
+
+
 def test_units_come_with_the_table() -> None:
     frame = weather.stations()
     frame.attrs["units"] = {"t2m": "degC"}
@@ -174,3 +185,27 @@ def test_a_long_frame_needs_coordinates_and_may_lack_elevations() -> None:
     assert not notes
     assert source.table[:, 0].tolist() == [1.0, 2.0]
     assert np.isnan(source.columns["elev"][1])
+
+
+@pytest.mark.parametrize("names", [["007", "7", "M", "8"], [1001, 1002, -9999, 1003]])
+def test_na_values_leave_names_and_dates_as_they_are(names: list[str] | list[int]) -> None:
+    dates = ["20200101", "20200102", "20200103", "M"]
+    frame = pd.DataFrame({"id": names, "lat": 50.0, "lon": np.arange(4.0), "date": dates, "t": 1.0})
+    source, notes = read_table("s", frame, na_values=["M", -9999])
+    assert [note.why for note in notes] == ["no time"]
+    assert source.times is not None
+    assert [str(time)[:10] for time in source.times] == ["2020-01-01", "2020-01-02", "2020-01-03"]
+    assert source.labels is not None
+    assert source.labels.tolist() == [*map(str, names[:2]), "unnamed 2"]
+    with pytest.raises(ValueError, match=r"^'date' holds numbers"):
+        read_table("s", frame.assign(date=[20200101, 20200102, 20200103, -9999]), na_values=[-9999])
+
+
+def test_names_of_columns_in_several_levels_are_joined() -> None:
+    frame = weather.stations()
+    daily = frame.groupby(["time", "station", "lat", "lon"]).agg({"t2m": ["mean", "max"]})
+    for table in (daily, daily.reset_index()):
+        source, notes = read_table("obs", table)
+        assert source.names == ("t2m_max", "t2m_mean")
+        assert not notes
+        assert source.size == len(frame)

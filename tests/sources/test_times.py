@@ -79,7 +79,8 @@ def test_durations() -> None:
     assert duration("6h") == np.timedelta64(6, "h")
     assert duration("-90min") == np.timedelta64(-90, "m")
     assert duration(pd.Timedelta("1D")) == np.timedelta64(1, "D")
-    for bad in ("soon", "", None):
+    assert duration("0") == duration(0) == np.timedelta64(0, "ms")
+    for bad in ("soon", "", None, 31, "31", " 31 ", 0.5, "1e9", np.int64(6), np.nan):
         with pytest.raises(
             ValueError, match=r" is not a duration; give a number with a unit, such as"
         ):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Shaped
 
@@ -78,7 +79,8 @@ class _RecordsPast:
         assert isinstance(source, Records)
         assert source.labels is not None
         assert source.times is not None
-        self.stations, code = np.unique(source.labels, return_inverse=True)
+        stations, code = np.unique(source.labels, return_inverse=True)
+        self.stations = pd.Index(stations)
         self.first, last = source.times[0], source.times[-1]
         self.span = int((last - self.first) / INSTANT) + 2
         key = code * self.span + ((source.times - self.first) / INSTANT).astype(np.int64)
@@ -92,7 +94,7 @@ class _RecordsPast:
 
     def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
         """The latest values before each time."""
-        code = np.searchsorted(self.stations, raw_task.targets.station)
+        code = self.stations.get_indexer(raw_task.targets.station)
         instant = np.clip(((time - self.first) / INSTANT).astype(np.int64), 0, self.span - 1)
         found = np.full(raw_task.truth.shape, np.nan)
         for v, (keys, values) in enumerate(self.past):
@@ -108,16 +110,17 @@ class _StepsPast:
     def __init__(self, source: Source, columns: list[int], allowed: np.ndarray | None) -> None:
         self.source, self.columns, self.allowed = source, columns, allowed
         names = np.arange(len(source.lat)) if source.labels is None else source.labels
-        self.names, self.code = np.unique(names, return_inverse=True)
+        names, self.code = np.unique(names, return_inverse=True)
+        self.names = pd.Index(names)
 
     def before(self, raw_task: RawTask, time: np.ndarray) -> np.ndarray:
         """The latest values before each time."""
         assert self.source.times is not None
-        station = np.searchsorted(self.names, raw_task.targets.station)
+        station = self.names.get_indexer(raw_task.targets.station)
         steps = np.searchsorted(self.source.times, time, side="left") - 1
         found = np.full(raw_task.truth.shape, np.nan)
         for back in range(MAX_STEPS_BACK):
-            missing = np.isnan(found).any(1) & (steps - back >= 0)
+            missing = np.isnan(found).any(1) & (station >= 0) & (steps - back >= 0)
             if not missing.any():
                 break
             for step in np.unique(steps[missing] - back):
@@ -151,14 +154,14 @@ class Calendar:
     Groups of stations are left out if there are too many.
     """
 
-    stations: np.ndarray
+    stations: pd.Index
     hourly: bool
 
     @classmethod
     def of(cls, train: Dataset) -> Calendar:
         source = train.sources[train.target_source]
         hourly = source.times is not None and len(np.unique(_hour(source.times))) > 1
-        return cls(_stations(source)[0], hourly)
+        return cls(pd.Index(_stations(source)[0]), hourly)
 
     def training(self, train: Dataset) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
         """The values of the target in training, in pieces, each with its groups."""
@@ -174,11 +177,7 @@ class Calendar:
 
     def targets(self, targets: Points) -> dict[str, np.ndarray]:
         """The groups of the targets of a task."""
-        code = np.full(len(targets.station), -1)
-        if len(self.stations):
-            index = np.searchsorted(self.stations, targets.station)
-            index = np.minimum(index, len(self.stations) - 1)
-            code = np.where(self.stations[index] == targets.station, index, -1)
+        code = self.stations.get_indexer(targets.station)
         return self._groups(code, targets.time, len(code))
 
     def sizes(self) -> dict[str, int]:

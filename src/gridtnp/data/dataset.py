@@ -197,7 +197,7 @@ class Dataset:
         them for validation and half for the test, or the names of the test stations; 0 holds out
         none. What any point source observes there is never in a context, and a target only in
         validation and test. With `blocks`, the stations or grid points of a block of this many
-        degrees are held out together.
+        degrees are held out together. A part of a split is split among its own stations.
         """
         if isinstance(hold_out_stations, int | float) and hold_out_stations == 0:
             hold_out_stations = None
@@ -225,7 +225,8 @@ class Dataset:
             raise ValueError(f"Source {source.name!r} has no times to split by.")
         roles = None
         if hold_out_stations is not None:
-            roles = hold_out(self.sources, source, hold_out_stations, blocks, seed)
+            among = self.target_places
+            roles = hold_out(self.sources, source, hold_out_stations, blocks, seed, among)
             if time is None and not (roles[source.name] == 1).any():
                 raise ValueError(
                     "No stations are left for validation, because named stations are all for the "
@@ -236,9 +237,12 @@ class Dataset:
             part = copy.copy(self)
             part.part, part.period = name, spans[number]
             if roles is not None:
-                role = roles[source.name]
-                part.context_places = {key: value == 0 for key, value in roles.items()}
+                role, before = roles[source.name], self.context_places
+                kept = {key: (value == 0) & before.get(key, True) for key, value in roles.items()}
+                part.context_places = {**before, **kept}
                 part.target_places = role == (number if (role == number).any() else 0)
+                if self.target_places is not None:
+                    part.target_places &= self.target_places
             part.require_targets()
             parts.append(part)
             part.training = parts[0]

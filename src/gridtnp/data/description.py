@@ -34,7 +34,7 @@ def record_of(source: Source) -> dict[str, Any]:
 def extent(source: Source) -> str:
     """The size of a source, and its ranges of latitude, longitude and time."""
     if isinstance(source, Panel):
-        places = f"{len(source.lat):,} stations"
+        places = f"{len(source.lat):,} {'grid points' if source.labels is None else 'stations'}"
         if source.shape is not None:
             places = f"grid of {source.shape[0]} × {source.shape[1]}"
         text = f"{places}, {source.steps:,} times" if source.times is not None else places
@@ -77,10 +77,10 @@ def _kelvin_and_celsius(a: Variable, b: Variable) -> bool:
 
 def _describe_variable(variable: Variable) -> str:
     parts = [variable.units or "units not given"]
+    share = f"{100 * (variable.missing or 0):.3g} % missing"
     if variable.low is not None and variable.high is not None:
         parts.append(f"{variable.low:.5g} to {variable.high:.5g}")
-    if variable.missing is None:
-        parts.append("on disk, not scanned")
-    elif variable.missing:
-        parts.append(f"{100 * variable.missing:.3g} % missing")
+        parts += [share] * bool(variable.missing)
+    else:
+        parts += ["on disk", f"{share} at the first time" if variable.missing else "not scanned"]
     return ", ".join(parts)

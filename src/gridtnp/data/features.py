@@ -35,13 +35,14 @@ class StaticField:
     values: np.ndarray
 
     @classmethod
-    def of(cls, name: str, source: Source, variable: str) -> StaticField:
-        """From a variable or a static column of a gridded source."""
+    def of(cls, name: str, source: Source, variable: str | None = None) -> StaticField:
+        """From a variable or a static column of a gridded source, by default that of its name."""
         if not isinstance(source, Panel) or source.shape is None:
             raise ValueError(
                 f"Static field {name!r} is not on a latitude-longitude grid; to use a column of a "
                 f"source, give static={{{name!r}: 'source.column'}}."
             )
+        variable = variable or _variable_called(name, source)
         if variable in source.columns:
             values = source.columns[variable]
         else:
@@ -142,9 +143,22 @@ def static_features(
         else:
             source, found = read_source(name, data, na_values=na_values)
             notes += found
-            variable = name if name in source.names else source.names[0]
-            made[name] = StaticFeature(name, StaticField.of(name, source, variable), name)
+            made[name] = StaticFeature(name, StaticField.of(name, source), name)
     return made, notes
+
+
+def _variable_called(name: str, source: Panel) -> str:
+    """The field of this name, elevation under any accepted one, or the only one without times."""
+    every = [*source.columns, *source.names]
+    accepted = NAMES["elevation"] if name.lower() in NAMES["elevation"] else ()
+    fits = [v for v in every if v == name] or [v for v in every if v.lower() in accepted]
+    static = source.columns if source.steps > 1 and source.columns else source.names
+    if not fits and len(static) > 1:
+        raise ValueError(
+            f"None of {list(static)} is called {name!r}; choose one of them: "
+            f"static={{{name!r}: ds[{next(iter(static))!r}]}}."
+        )
+    return fits[0] if fits else next(iter(static))
 
 
 def _bracket(

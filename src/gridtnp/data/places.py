@@ -76,7 +76,7 @@ def latlon_grid(
     """A latitude-longitude grid to predict on.
 
     It refines the grid of `like` by `factor`, keeping its points, or covers the ranges `lat` and
-    `lon` with a spacing of `step` degrees.
+    `lon` with a spacing of `step` degrees, from west to east also across the seam.
     """
     if like is not None:
         ds = like.to_dataset(name="like") if isinstance(like, xr.DataArray) else like
@@ -85,9 +85,14 @@ def latlon_grid(
         _, (grid_lat, grid_lon) = grid_axes(ds)
         rows, cols = _refined(grid_lat, factor, 0.0), _refined(grid_lon, factor, 360.0)
     elif lat is not None and lon is not None and step is not None and step > 0:
-        rows = np.arange(lat[0], lat[1] + step / 2, step)
-        cols = np.arange(lon[0], lon[1] + step / 2, step)
-        cols = cols[cols < lon[0] + 360.0 - step / 2]
+        south, north = sorted(lat)
+        west, east = lon
+        if east < west:  # across the date line, or across Greenwich
+            west -= 360.0 * (west > 180.0)
+            east = west + (east - west) % 360.0
+        rows = np.arange(south, north + step / 2, step)
+        cols = np.arange(west, east + step / 2, step)
+        cols = cols[cols < west + 360.0 - step / 2]
     else:
         raise ValueError(
             "The grid is not specified; refine another, latlon_grid(ds, factor=4), or give "

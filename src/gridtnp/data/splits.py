@@ -58,10 +58,12 @@ def hold_out(
     stations: float | Sequence[str],
     blocks: float | None,
     seed: int,
+    among: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """The part of every location of the point sources: 0 train, 1 validation, 2 test.
 
-    Locations of the target are drawn; what other point sources observe there is held out with them.
+    Locations of the target are drawn, `among` some of them if given; what other point sources
+    observe there is held out with them.
     """
     if target.labels is None and blocks is None:
         raise ValueError(
@@ -73,13 +75,15 @@ def hold_out(
     owner = _neighbourhoods(target) if blocks is None else _blocks(target, blocks)
     groups, owner = np.unique(owner, return_inverse=True)
     part = np.zeros(len(groups), np.int8)
+    usable = slice(None) if among is None else among
     if isinstance(stations, int | float):
         what = "stations" if blocks is None else "blocks"
-        held = _draw_groups(len(groups), float(stations), what, seed)
+        drawn = np.unique(owner[usable])
+        held = drawn[_draw_groups(len(drawn), float(stations), what, seed)]
         part[held[: len(held) // 2]] = 1
         part[held[len(held) // 2 :]] = 2
     else:
-        part[np.unique(owner[_named(target, stations)])] = 2
+        part[np.unique(owner[_named(target, stations, usable)])] = 2
     roles = {target.name: part[owner]}
     for name, source in sources.items():
         if source is target or source.labels is None:
@@ -156,14 +160,14 @@ def _draw_groups(number: int, fraction: float, what: str, seed: int) -> np.ndarr
     return np.random.default_rng(seed).permutation(number)[:held]
 
 
-def _named(source: Source, stations: Sequence[str]) -> np.ndarray:
+def _named(source: Source, stations: Sequence[str], usable: slice | np.ndarray) -> np.ndarray:
     if source.labels is None:
         raise ValueError(
             f"Source {source.name!r} is a grid without named stations; give a fraction of it to "
             "hold out: hold_out_stations=0.2."
         )
     labels = source.labels.astype(str)
-    known = set(labels.tolist())
+    known = set(labels[usable].tolist())
     for station in stations:
         require_known(str(station), known, "station", f"of source {source.name!r}")
     return np.isin(labels, list(map(str, stations)))

@@ -26,6 +26,7 @@ from gridtnp.sources.coordinates import (
     to_degrees,
 )
 from gridtnp.sources.source import Variable
+from gridtnp.sources.tables import index_to_columns
 from gridtnp.sources.times import to_times
 
 Places = pd.DataFrame | xr.Dataset | xr.DataArray | tuple[Any, Any]
@@ -67,8 +68,7 @@ class Query:
 
     @classmethod
     def _of_table(cls, table: pd.DataFrame) -> Query:
-        flat = table.reset_index()
-        flat.attrs = dict(table.attrs)
+        flat = index_to_columns(table)
         found, lat, lon = table_places(flat, "query")
         time = to_times(flat[found["time"]], found["time"]) if "time" in found else None
         return cls._checked(lat, lon, time, table, {})
@@ -113,7 +113,7 @@ class Query:
             return None
         names = (name, *(NAMES["elevation"] if name.lower() in NAMES["elevation"] else ()))
         if isinstance(self.form, pd.DataFrame):
-            table = self.form.reset_index()
+            table = index_to_columns(self.form)
             found = [c for n in names for c in table.columns if str(c).lower() == n.lower()]
             return table[found[0]].to_numpy(np.float64) if found else None
         form = as_dataset(self.form)

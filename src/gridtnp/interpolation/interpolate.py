@@ -26,6 +26,7 @@ from gridtnp.interpolation.places import (
     read_observations,
     read_places,
 )
+from gridtnp.sources.quality import sentinels
 from gridtnp.sources.times import show
 
 FEWEST = 3
@@ -115,12 +116,18 @@ def _tensor(values: np.ndarray) -> torch.Tensor:
 
 
 def _usable(observed: Observed, covariates: np.ndarray | None) -> np.ndarray:
-    """Rows without missing numbers; says how many are left out."""
+    """Rows without missing numbers; says how many are left out, and what else may be missing."""
     if not np.isfinite(observed.places).all():
         raise ValueError("Some observations have no place (NaN); drop them.")
     usable = np.isfinite(observed.values)
     if len(usable) and not usable.all():
         text = f"{(~usable).sum()} of {len(usable)} observations are NaN and are left out."
+        warnings.warn(text, stacklevel=3)
+    notes = sentinels("", observed.name or "the value", observed.values[usable])
+    if notes:
+        note = max(notes, key=lambda note: note.count)
+        what = note.why.partition(";")[0]
+        text = f"{note.count} of {note.total} observations: {what}; make it NaN."
         warnings.warn(text, stacklevel=3)
     if covariates is not None:
         known = np.isfinite(covariates).all(1)

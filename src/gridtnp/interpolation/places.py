@@ -20,6 +20,7 @@ from gridtnp.errors import require_known
 from gridtnp.grid import EARTH_RADIUS
 from gridtnp.inference.queries import Query
 from gridtnp.sources.coordinates import NAMES, recognise, unit_vectors, why_no_variable, wrap
+from gridtnp.sources.tables import index_to_columns
 from gridtnp.sources.times import to_times
 
 PLANE = ("x", "y")
@@ -100,7 +101,7 @@ def read_observations(
             f"Observations cannot be a {type(observations).__name__}; give a table, an xarray "
             "dataset, or arrays of places and values: interpolate((x, y), at)."
         )
-    table = in_plane(observations.reset_index())
+    table = in_plane(index_to_columns(observations))
     found = recognise({str(c): {} for c in table.columns})
     for role, words in (("lat", "latitude 'lat' or 'y'"), ("lon", "longitude 'lon' or 'x'")):
         if role not in found:
@@ -112,7 +113,7 @@ def read_observations(
     name = _value(table, value, {str(t) for t in taken})
     time = to_times(table[found["time"]], found["time"]) if "time" in found else None
     sphere = None
-    if (found["lon"], found["lat"]) == PLANE:
+    if (found["lon"].lower(), found["lat"].lower()) == PLANE:
         places = np.stack([lon, lat], -1)
     else:
         bad = np.flatnonzero(~((np.abs(lat) <= 90) & (np.abs(lon) <= 360)))
@@ -206,7 +207,7 @@ def read_places(at: Any, observed: Observed) -> tuple[Query, Float[np.ndarray, "
         at = tuple(reversed(at))  # x and y, as latitudes come first in a query
     query = PlaneQuery.of(at)
     found = recognise({str(c): {} for c in _names(at)})
-    if found.get("lat", "y") != "y":
+    if found.get("lat", "y").lower() != "y":
         raise ValueError(
             "The places have latitudes and longitudes, but the observations x and y; give both in "
             "the same coordinates."
@@ -317,5 +318,5 @@ def _numbers(table: pd.DataFrame, name: str) -> Float[np.ndarray, " n"]:
 
 def _names(at: Any) -> list[str]:
     if isinstance(at, pd.DataFrame):
-        return [str(c) for c in at.reset_index().columns]
+        return [str(c) for c in index_to_columns(at).columns]
     return [str(c) for c in at.coords] if isinstance(at, xr.Dataset | xr.DataArray) else []

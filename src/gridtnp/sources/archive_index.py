@@ -23,7 +23,7 @@ from gridtnp.sources.source import Variable
 from gridtnp.sources.tables import LONG_VALUES, Rows, clean_rows, described, station_labels
 from gridtnp.sources.times import UNIT, show
 
-FORMAT = 1
+FORMAT = 2
 """Version of the index; another one is made again."""
 GROUPS = 4
 """Row groups that may always wait, whatever their size."""

@@ -69,7 +69,7 @@ def read_dataset(
     ds = _simplify_dims(ds, found)
     lat, lon = ds[found["lat"]], ds[found["lon"]]
     time = ds[found["time"]] if "time" in found else None
-    if time is not None and set(time.dims) <= set(lat.dims) and time.ndim:
+    if time is not None and set(time.dims) <= {*lat.dims, *lon.dims} and time.ndim:
         return _read_trajectories(name, ds, na_values)
 
     notes: list[Note] = []
@@ -113,19 +113,21 @@ def read_dataset(
         block = max(1, min(_chunk(fields, layout.time), memory // (4 * per_step)))
         fetch = partial(_fetch, fields, names, layout)
         store = Lazy(fetch, len(steps), block, memory)
+        shares: list[float | None] = [None] * len(names)
+        if per_step <= memory:  # the rest stays on disk
+            first = store.read(0, 1)
+            shares = [share or None for share in np.isnan(first).mean((0, 1)).tolist()]
+            for i, column in enumerate(names):
+                notes += sentinels(name, column, first[..., i])
         described = [
             Variable(
                 column,
                 units_text(attributes[column]) or None,
                 kept_attributes(attributes[column]),
-                None,
+                missing,
             )
-            for column in names
+            for column, missing in zip(names, shares, strict=True)
         ]
-        if per_step <= memory:  # the rest stays on disk
-            first = store.read(0, 1)
-            for i, column in enumerate(names):
-                notes += sentinels(name, column, first[..., i])
     static = {key: _static_column(ds[key], layout, na_values) for key in columns}
     for column, numbers in static.items():
         notes += sentinels(name, column, numbers)
@@ -280,7 +282,10 @@ def _places(
     found: Mapping[str, str],
     notes: list[Note],
 ) -> tuple[np.ndarray | None, tuple[int, int] | None, tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Station labels, shape of the grid, latitudes and longitudes, and their order in the data."""
+    """Station labels, shape of the grid, latitudes and longitudes, and their order in the data.
+
+    Grids have no labels; those with 2-D coordinates, and rows of a grid, have no shape.
+    """
     grid = lat.ndim == 1 and lon.ndim == 1 and lat.dims != lon.dims
     for axis, limit in ((lat, 90.0), (lon, 360.0)):
         bad = np.flatnonzero(~(np.abs(np.atleast_1d(axis.values).ravel()) <= limit))
@@ -301,10 +306,13 @@ def _places(
         order = (rows[:, None] * lon.size + cols).ravel()
         places = np.repeat(y, len(x)), np.tile(x, len(y))
         return None, (len(y), len(x)), places, order
+    gridded = lat.ndim == 2 or lat.dims != lon.dims  # curvilinear, or a row of a grid
+    lat, lon = xr.broadcast(lat, lon)
     y = np.atleast_1d(np.asarray(lat.values, np.float64)).ravel()
     x = np.atleast_1d(np.asarray(lon.values, np.float64)).ravel()
     labels = np.arange(len(y))
-    if "station" in found and ds[found["station"]].dims == lat.dims:
+    named = "station" in found and ds[found["station"]].dims == lat.dims
+    if named:
         labels = np.atleast_1d(ds[found["station"]].values).ravel().astype(str)
     valid = possible(y, x)
     if not valid.all():
@@ -314,7 +322,7 @@ def _places(
         notes.append(Note(name, "dropped", "invalid coordinates", count, len(y), example))
     x, order = wrap(np.where(valid, x, np.nan)), np.flatnonzero(valid)
     order = order[np.lexsort([labels[order], x[order], y[order]])]
-    return labels[order], None, (y[order], x[order]), order
+    return None if gridded and not named else labels[order], None, (y[order], x[order]), order
 
 
 def _variables(
@@ -342,10 +350,11 @@ def _variables(
             notes.append(Note(name, "left out", f"{key} is not numeric", 1, 1))
             continue
         rest = set(array.dims) - {layout.time, layout.level}
-        if rest != set(layout.place):
+        fixed = layout.time is not None and layout.time not in array.dims
+        if rest != set(layout.place) or (fixed and layout.level in array.dims):
             why = f"{key} has dimensions {tuple(map(str, array.dims))}"
             notes.append(Note(name, "left out", why, 1, 1))
-        elif layout.time is not None and layout.time not in array.dims:
+        elif fixed:
             columns.append(str(key))
         else:
             observed.append(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -214,18 +214,45 @@ def _open_zarr(address: str, **options: Any) -> xr.Dataset:
 def _open_grib(address: str) -> xr.Dataset:
     """All messages of a GRIB file merged into one dataset, without writing an index file."""
     cfgrib = importlib.import_module("cfgrib")
+    path = address
     if is_url(address):  # eccodes reads files of this machine only
-        address = importlib.import_module("fsspec").open_local(f"simplecache::{address}")
-    if os.path.getsize(address) == 0:
+        path = importlib.import_module("fsspec").open_local(f"simplecache::{address}")
+    if os.path.getsize(path) == 0:
         raise ValueError("it is empty")
     parts = cfgrib.open_datasets(
-        address, backend_kwargs={"indexpath": "", "errors": "raise"}, squeeze=True
+        path, backend_kwargs={"indexpath": "", "errors": "raise"}, squeeze=True
     )
     if not parts:
         raise ValueError("it holds no messages")
-    # scalar coordinates such as the height above ground differ between variables
-    scalars = {name for ds in parts for name, c in ds.coords.items() if c.ndim == 0}
-    bare = [ds.drop_vars([n for n in scalars if n in ds.coords and n != "time"]) for ds in parts]
-    merged = xr.merge(bare, compat="override", combine_attrs="override")
+    levels: dict[Hashable, str] = {}
+    for name, array in ((name, ds[name]) for ds in parts for name in ds.data_vars):
+        level = str(array.attrs.get("GRIB_typeOfLevel"))
+        if name in levels:
+            raise Unreadable(
+                f"{address!r} holds {str(name)!r} at levels {levels[name]!r} and {level!r}; open "
+                "one of them, xr.open_dataset(path, engine='cfgrib', "
+                f"filter_by_keys={{'typeOfLevel': {level!r}}}), and pass the dataset."
+            )
+        levels[name] = level
+    merged = xr.merge(
+        map(_on_valid_time, parts), join="outer", compat="override", combine_attrs="override"
+    )
     assert isinstance(merged, xr.Dataset)
     return merged
+
+
+def _on_valid_time(ds: xr.Dataset) -> xr.Dataset:
+    """One part of a GRIB file with the valid time as its time, and without scalar coordinates.
+
+    Those, such as the height above ground, differ between variables.
+    """
+    valid = ds["valid_time"]
+    scalars = {name for name, coord in ds.coords.items() if coord.ndim == 0}
+    bare = ds.drop_vars(scalars | {"time", "step", "valid_time"})
+    if valid.ndim == 0:
+        bare = bare.expand_dims("valid")
+    elif valid.ndim == 1:
+        bare = bare.rename({valid.dims[0]: "valid"})
+    else:  # initial time × lead time
+        bare = bare.stack(valid=valid.dims, create_index=False)
+    return bare.rename(valid="time").assign_coords(time=valid.values.ravel())

@@ -27,7 +27,11 @@ from gridtnp.sources.times import rows_between
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a source; `missing` is the share of missing values, None if not scanned."""
+    """A variable of a source; `missing` is the share of missing values.
+
+    Of values that stay on disk, which have no `low` and `high`, it is that of the first time, or
+    None if it is zero or unknown.
+    """
 
     name: str
     units: str | None = None

@@ -128,8 +128,8 @@ def clean_rows(
     known = {c: dict((attributes or {}).get(c, {})) for c in frame.columns}
     for column, unit in units.items():
         known.setdefault(str(column), {})["units"] = unit
-    frame = _mask(frame, na_values)
     found = recognise({column: known[column] for column in frame.columns})
+    frame = _mask(frame, na_values, found)
     total = len(frame)
 
     if crs is None:
@@ -216,7 +216,15 @@ def kept_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Turn named index levels into columns."""
+    """Turn named index levels into columns; join names of columns that have several levels.
+
+    An index of dates without a name is the time, unless a column is.
+    """
+    if isinstance(frame.columns, pd.MultiIndex):
+        frame = frame.set_axis(["_".join(filter(None, map(str, c))) for c in frame.columns], axis=1)
+    if isinstance(frame.index, pd.DatetimeIndex) and frame.index.name is None:
+        timed = any(str(column).lower() in NAMES["time"] for column in frame.columns)
+        frame = frame if timed else frame.rename_axis(index="time")
     levels = [level for level in frame.index.names if level is not None]
     levels = [level for level in levels if level not in frame.columns]
     return frame.reset_index(levels) if levels else frame
@@ -240,15 +248,22 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return wide.reset_index().drop(columns="_repeat")
 
 
-def _mask(frame: pd.DataFrame, na_values: Sequence[Any]) -> pd.DataFrame:
-    """The table with what stands for missing masked, also in columns of text."""
+def _mask(frame: pd.DataFrame, na_values: Sequence[Any], found: Mapping[str, str]) -> pd.DataFrame:
+    """The table with what stands for missing masked, also in columns of text.
+
+    Text is read as numbers if it is nothing else, except the names of stations and times.
+    """
     if not na_values:
         return frame
     missing, texts = Missing.declared({}, na_values), {str(value).strip() for value in na_values}
     made = {}
     for column in frame.columns:
         values = frame[column]
-        if pd.api.types.is_numeric_dtype(values):
+        if column in (found.get("station"), found.get("time")) and values.dtype.kind != "M":
+            blank = values.astype("string").str.strip().isin(texts) | values.isin(na_values)
+            kept = values.astype(object) if column == found.get("station") else values
+            made[column] = kept.mask(blank)
+        elif pd.api.types.is_numeric_dtype(values):
             made[column] = missing.mask(values.to_numpy(np.float64, na_value=np.nan))
         elif values.dtype.kind != "M":
             kept = values.mask(values.astype("string").str.strip().isin(texts))

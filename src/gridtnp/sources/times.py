@@ -73,12 +73,16 @@ def _parsed(text: str, name: str) -> np.datetime64:
 
 
 def duration(text: Any) -> np.timedelta64:
-    """Parse a duration such as `"6h"`, `"1D"` or `"90min"`."""
+    """Parse a duration such as `"6h"`, `"1D"` or `"90min"`; only zero needs no unit."""
     try:
         length = pd.Timedelta(text)
     except ValueError:
         length = pd.NaT
-    if length is pd.NaT:
+    try:
+        without_unit = float(str(text)) != 0
+    except ValueError:
+        without_unit = False
+    if length is pd.NaT or without_unit:  # which pandas takes as nanoseconds
         raise ValueError(
             f"{text!r} is not a duration; give a number with a unit, such as '6h', '1D' or '90min'."
         )
