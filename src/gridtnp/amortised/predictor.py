@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -160,6 +159,8 @@ def mean_and_interval_std(
 
 def _different(rows: Float[Tensor, "n k"]) -> Int[Tensor, " m"]:
     """The first of each group of equal rows, in their order."""
+    import pandas as pd  # slow to load, and networks are built without it
+
     repeated = pd.DataFrame(rows.numpy()).duplicated().to_numpy()
     return torch.from_numpy(np.flatnonzero(~repeated))
 
