@@ -143,10 +143,11 @@ def draw_map(found: Any, observations: Any, path: Path) -> None:
     time = None
     if "time" in found.dims:
         time = found["time"].to_numpy()[-1]
-    stations: Any = observations if isinstance(observations, pd.DataFrame) else None
-    if stations is not None and time is not None:
-        stations = stations[pd.to_datetime(stations["time"]) == time]
-    maps(found, variable, stations=stations, time=time).savefig(path)
+    stations = observations if isinstance(observations, pd.DataFrame) else None
+    figure = maps(found, variable, stations=stations, time=time)
+    if stations is not None:
+        figure.axes[2].set_title("misfit at the observations used")
+    figure.savefig(path)
 
 
 def read_places(at: str) -> Places:
