@@ -112,6 +112,8 @@ CSV = "lat,lon,time,elevation,t2m\n51,0,2019-03-01T12:00,10,{}\n"
         ({"at": AT, "times": []}, 400, "times"),
         ({"at": AT}, 400, "choose one"),
         ({"at": AT, "times": [NOON], "quantiles": [2]}, 400, "not between 0 and 1"),
+        ({"at": AT, "exceed": [1] * 100}, 400, "exceed: List should have at most 99"),
+        ({"at": AT, "exceed": {"t2m": [1] * 100}}, 400, "exceed.t2m: List should have at most 99"),
         ({"at": AT, "times": [NOON], "f": "pickle"}, 400, "CoverageJSON"),
         ({"grid": {"lat": [-90, 90], "lon": [-180, 180], "step": 1e-3}}, 413, "64,800,540,001"),
         ({"grid": {"lat": [-90, 90], "lon": [-180, 180], "step": 1e-300}}, 413, "points"),
