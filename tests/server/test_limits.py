@@ -100,6 +100,7 @@ CSV = "lat,lon,time,elevation,t2m\n51,0,2019-03-01T12:00,10,{}\n"
         (b"[" * 150_000, 400, "not JSON"),
         (b'{"at":' * 5_000, 400, "not JSON"),
         (b'{"at":' * 20_000, 400, "more than 10,000 keys"),
+        (b'{"at" \n:' * 20_000, 400, "more than 10,000 keys"),
         (b'{"at": {"lat": [NaN], "lon": [0]}}', 400, "at"),
         (b'{"at": {"lat": [1e999], "lon": [0]}}', 400, "at"),
         ({"att": AT}, 400, "did you mean 'at'"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -213,7 +215,8 @@ class Prediction(Observations):
 
 def read_body(kind: type[Any], body: bytes) -> Any:
     """A body of this kind, or one sentence on what is wrong with it."""
-    if body.count(b'":') > MOST_KEYS:
+    keys = islice(re.finditer(rb'"\s*:', body), MOST_KEYS + 1)
+    if sum(1 for _ in keys) > MOST_KEYS:
         raise ValueError(
             f"The body has more than {MOST_KEYS:,} keys; send observations as columns, not as rows."
         )
