@@ -327,5 +327,5 @@ def test_the_picture_has_the_observations_of_its_time_and_says_that_they_were_us
     axes = drawn[0].axes
     assert drawn[0].get_suptitle() == "t, 2020-01-02 12:00 UTC"
     inside = stations().iloc[:-3].query("46 <= lat <= 49 and 6 <= lon <= 11")
-    np.testing.assert_allclose(axes[1].collections[1].get_offsets(), inside[["lon", "lat"]])
+    np.testing.assert_allclose(axes[1].collections[0].get_offsets(), inside[["lon", "lat"]])
     assert axes[2].get_title() == "misfit at the observations used"

@@ -51,8 +51,14 @@ def limits(*values: np.ndarray) -> tuple[float, float]:
 
 
 def colour_bar(figure: Any, of: Any, label: str, *axes: matplotlib.axes.Axes) -> None:
-    """A colour bar below a map, or below several."""
-    bar = figure.colorbar(of, ax=axes, location="bottom", aspect=35 * len(axes), pad=0.03)
+    """A colour bar below a map, or below several, pointed where values lie beyond its colours."""
+    low, high = of.get_clim()
+    shown = [c.get_array() for ax in axes for c in ax.collections]
+    below = any((values < low).any() for values in shown if values is not None)
+    beyond = any((values > high).any() for values in shown if values is not None)
+    extend = ("both" if beyond else "min") if below else ("max" if beyond else "neither")
+    aspect = 35 * len(axes)
+    bar = figure.colorbar(of, ax=axes, location="bottom", aspect=aspect, pad=0.03, extend=extend)
     bar.set_label(label, fontsize=NORMAL)
     bar.ax.tick_params(labelsize=SMALL, length=3)
 
