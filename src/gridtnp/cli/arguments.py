@@ -78,18 +78,25 @@ def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
     return [str(album(found, run))]
 
 
-def add_part(found: Evaluation, run: Path) -> tuple[Path, ScoreSums]:
+def add_part(found: Evaluation, run: Path, data: str) -> tuple[Path, ScoreSums]:
     """Write the scores of a part to the run, and add up those that are there.
 
-    When all are, the table of scores is written as well.
+    Those of other weights, of data with another fingerprint than `data`, or of other times do not
+    count. When all are there, the table of scores is written as well.
     """
+    from dataclasses import replace
+
+    from gridtnp.evaluation.saved import weights_of_run
     from gridtnp.evaluation.sums import ScoreSums
 
     assert found.part is not None
     index, parts = found.part
     folder = run / "eval" / "parts"
-    path = found.sums().save(folder / f"{index}-of-{parts}.parquet")
-    added = ScoreSums.add_up(sorted(folder.glob(f"*-of-{parts}.parquet")))
+    own = replace(found.sums(), fingerprint=f"{weights_of_run(run)} {data}")
+    path = own.save(folder / f"{index}-of-{parts}.parquet")
+    there = [ScoreSums.read(file) for file in sorted(folder.glob(f"*-of-{parts}.parquet"))]
+    same = [s for s in there if (s.fingerprint, s.split) == (own.fingerprint, own.split)]
+    added = ScoreSums.add_up(same)
     if not added.missing:
         added.save_scores(run / "eval")
     return path, added
