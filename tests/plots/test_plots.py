@@ -130,6 +130,12 @@ def test_colour_bars_are_pointed_where_values_lie_beyond_the_colours() -> None:
     assert [c.colorbar.extend for c in bars(plots.fields({"above": above, "two": two}))] == ["max"]
 
 
+def test_all_fields_may_be_set_apart() -> None:
+    figure = plots.fields({"std": prediction()["tmax_std"]}, apart=["std"])
+    assert len(bars(figure)) == 1
+    assert drawn(figure) > 1000
+
+
 def test_fields_that_cannot_be_mapped() -> None:
     field = prediction()["tmax_mean"]
     with pytest.raises(ValueError, match=r"^No fields to map: panels is empty"):

@@ -45,7 +45,7 @@ class MapGrid:
 
 def limits(*values: np.ndarray) -> tuple[float, float]:
     """Range of colours: 0.5 to 99.5 % of all finite values."""
-    finite = np.concatenate([value[np.isfinite(value)] for value in values])
+    finite = np.concatenate([np.zeros(0), *(value[np.isfinite(value)] for value in values)])
     low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (0.0, 1.0)
     return float(low), float(high) if high > low else float(low) + 1.0
 
