@@ -110,7 +110,7 @@ def read_context(
 ) -> Dataset:
     """The run's own data, or fresh sources with their static fields (default: the run's).
 
-    Missing values and projections of fresh sources are those of the run.
+    Missing values, projections and components of the wind are those of the run.
     """
     from gridtnp.cli.first_experiment import name_files
     from gridtnp.inference.context_reader import dataset_of
@@ -123,9 +123,8 @@ def read_context(
         return experiment.dataset()
     data = experiment.data
     fields = data.static if static is None else name_files(static)
-    return dataset_of(
-        model.spec, name_files(context), fields or None, na_values=data.na_values, crs=data.crs
-    )
+    sources = data.with_components(name_files(context))
+    return dataset_of(model.spec, sources, fields or None, na_values=data.na_values, crs=data.crs)
 
 
 def read_covariates(names: list[str] | None) -> Any:
