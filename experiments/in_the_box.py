@@ -24,6 +24,7 @@ from leaderboard import CASES, TIMES
 import gridtnp as gt
 from gridtnp.amortised.weights import load, pretrained
 from gridtnp.evaluation.baselines import default_baselines
+from gridtnp.files import write_text
 from gridtnp.pretrain.__main__ import main as pretrain
 from gridtnp.pretrain.held_out import TEST_SEED, references, scores
 from gridtnp.training.run_folder import commit
@@ -143,9 +144,7 @@ def _write(name: str, rows: list[dict[str, Any]], **facts: float) -> None:
         "machine": f"{platform.machine()} {platform.system()}",
         "threads": torch.get_num_threads(),
     }
-    path = RESULTS / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(origin | facts | {"rows": rows}, indent=1) + "\n")
+    write_text(RESULTS / name, json.dumps(origin | facts | {"rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ import xarray as xr
 
 import gridtnp as gt
 from gridtnp.evaluation.baselines import default_baselines
+from gridtnp.files import write_text
 
 RESULTS, RUNS = Path("experiments/results/leaderboard"), Path("runs/leaderboard")
 UNTRAINED = Path("experiments/results/in-the-box")
@@ -253,8 +254,7 @@ def _origin() -> dict[str, str]:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(record, indent=1) + "\n")
 
 
 def table() -> str:

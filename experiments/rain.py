@@ -26,6 +26,7 @@ import pandas as pd
 import xarray as xr
 
 import gridtnp as gt
+from gridtnp.files import write_text
 
 RESULTS = Path("experiments/results/rain")
 BASELINES = ("regression-kriging", "kriging", "normal-scores", "empirical-climatology")
@@ -159,9 +160,8 @@ def main() -> None:
         found = run(parts, thresholds, options)
         budget = f"{options.minutes:g}min" if options.steps is None else f"{options.steps}steps"
         path = RESULTS / f"{name}-{budget}{'-val' * (options.part == 'val')}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         record = origin | {"training": budget, "part": options.part, "models": found}
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(record, indent=1) + "\n")
         print(f"wrote {path}")
 
 

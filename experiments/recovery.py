@@ -36,6 +36,7 @@ from gridtnp.config import (
     Swin,
 )
 from gridtnp.distributions.kinds import COMPONENTS
+from gridtnp.files import write_text
 from gridtnp.grid import Axis, Grid
 from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
@@ -161,7 +162,6 @@ def main() -> None:
     options = parser.parse_args()
     if not 0 < options.minutes <= 20:
         parser.error(f"--minutes {options.minutes:g}: must be more than 0 and at most 20.")
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for kind in options.only or OBSERVATIONS:
         path = RESULTS / f"{kind}.json"
         if path.exists():
@@ -172,7 +172,7 @@ def main() -> None:
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
         )
         origin = {"commit": git.stdout.strip(), "machine": f"{platform.machine()} 1 core"}
-        path.write_text(json.dumps(found | origin, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(found | origin, indent=1) + "\n")
         print(f"{kind}: {found['gap']:.3f} nats from the exact answer; wrote {path}", flush=True)
 
 

@@ -32,6 +32,22 @@ def test_the_page_has_the_table_of_the_results(leaderboard: ModuleType) -> None:
     assert page.endswith(f"\n{leaderboard.table()}\n")
 
 
+def test_a_kill_leaves_no_result_that_counts_as_finished(
+    leaderboard: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "case" / "tiny-5min.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", kill)
+        with pytest.raises(KeyboardInterrupt):
+            leaderboard._write(path, {"scores": []})
+    assert not path.exists()
+    leaderboard._write(path, {"scores": []})
+    assert json.loads(path.read_text()) == {"scores": []}
+
+
 @pytest.mark.slow
 def test_it_trains_scores_and_continues(
     leaderboard: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

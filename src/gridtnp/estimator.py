@@ -225,7 +225,7 @@ class GriddedTNP:
 
         Args:
             recipe: A `Recipe` or the name of one; the default is the model's own.
-            minutes: Training time; sets the number of steps from the speed of this machine.
+            minutes: Training time by the clock, validation included, instead of a number of steps.
             out: Folder for checkpoints, metrics and the fitted model.
             resume: Continue the run in `out` from its last checkpoint.
             seed: Seed of the tasks.
@@ -416,8 +416,8 @@ class GriddedTNP:
             test: The part to evaluate on.
             baselines: Any of `"nearest"`, `"idw"`, `"bilinear"`, `"kriging"`, `"kriging-drift"`,
                 `"regression-kriging"`, `"gpboost"`, `"boosting"`, `"persistence"`,
-                `"climatology"`, `"normal-scores"` and `"empirical-climatology"`; by default the
-                strongest that apply, `[]` for none.
+                `"climatology"`, `"normal-scores"`, `"empirical-climatology"` and `"pretrained"`; by
+                default the strongest that apply, `[]` for none.
             train: Data to fit the baselines to; by default the training part of the same split.
             selection: Which observations are context, by context set. By default all of them if
                 the targets are at held-out stations, else a random 5 to 95 % of the target source.

@@ -19,7 +19,7 @@ import xarray as xr
 import yaml
 from fitting_cases import PATIENCE, wait_for
 
-from gridtnp.cli.arguments import load_run, read_context, read_places
+from gridtnp.cli.arguments import add_part, load_run, read_context, read_places
 from gridtnp.cli.commands import main
 from gridtnp.cli.experiment import read_experiment
 from gridtnp.estimator import GriddedTNP
@@ -211,6 +211,22 @@ def test_evaluate_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
     saved = SavedScores.read("runs/exp")
     assert saved is not None
     assert saved.rows[0]["points"] == many
+
+
+def test_parts_of_other_weights_data_or_times_are_missing(tmp_path: Path) -> None:
+    def add(index: int, weights: str = "a", data: str = "b", **changes: object) -> list[int]:
+        record = json.dumps({"sha256": {"model.safetensors": weights}})
+        (tmp_path / "model" / "config.json").write_text(record)
+        _, added = add_part(small.evaluation(part=(index, 2), **changes), tmp_path, data)
+        return added.missing
+
+    (tmp_path / "model").mkdir()
+    assert add(0) == [1]
+    assert add(1) == []
+    assert add(0, weights="c") == [1]
+    assert add(1, weights="c") == []
+    assert add(0, data="c", weights="c") == [1]
+    assert add(1, data="c", weights="c", split="5 stations") == [0]
 
 
 def test_predict_writes_files(capsys: pytest.CaptureFixture[str]) -> None:

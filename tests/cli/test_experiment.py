@@ -10,8 +10,10 @@ import pytest
 import small
 import yaml
 
+from gridtnp.cli.arguments import read_context
 from gridtnp.cli.experiment import Experiment, parse_overrides, read_experiment
 from gridtnp.cli.first_experiment import first_experiment, name_files
+from gridtnp.estimator import GriddedTNP
 from gridtnp.recipes import Recipe
 
 SMALL: dict[str, Any] = {"data": {"sources": {"stations": "a.csv"}, "target": "stations.t2m"}}
@@ -168,6 +170,22 @@ def test_wind_becomes_components_on_request(tmp_path: Path) -> None:
     assert source.values(0, 1)[0, 1] == pytest.approx(2.0)
     with pytest.raises(ValueError, match=r"--wind stations\.ff: must name a source, its speed and"):
         first_experiment(files, None, tmp_path, "stations.ff")
+
+
+def test_fresh_wind_becomes_components_too(tmp_path: Path) -> None:
+    rows = small.table()
+    rows = rows.assign(ff=2.0, dd=90.0 * (rows.index % 4))
+    rows.to_csv(tmp_path / "stations.csv", index=False)
+    made, _ = first_experiment([str(tmp_path / "stations.csv")], None, tmp_path, "stations.ff,dd")
+    made.write(tmp_path / "exp.yaml")
+    made = read_experiment(tmp_path / "exp.yaml")
+    model = GriddedTNP.for_data(made.dataset(), dim=8, heads=2, layers=1, quiet=True)
+    rows.assign(dd=90.0).to_csv(tmp_path / "today.csv", index=False)
+    components = rows.drop(columns=["ff", "dd"]).assign(u=3.0, v=0.0)
+    components.to_csv(tmp_path / "components.csv", index=False)
+    for file, u in (("today.csv", -2.0), ("components.csv", 3.0)):
+        data = read_context(model, made, [f"stations={tmp_path / file}"], None)
+        assert data.sources["stations"].values(0, 1)[0, 1] == pytest.approx(u)
 
 
 @pytest.mark.parametrize(

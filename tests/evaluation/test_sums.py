@@ -69,6 +69,11 @@ def test_parts_that_do_not_fit(
     other = model.evaluate(parts[2], ["nearest"], batch=2, block="12h", part=(1, 3)).sums()
     with pytest.raises(ValueError, match=r"^Part 1 was evaluated with other spreads than part 0"):
         ScoreSums.add_up([first, other])
+    limited = model.evaluate(
+        parts[2], ["nearest", "climatology"], batch=1, block="12h", part=(1, 3), limit=4
+    )
+    with pytest.raises(ValueError, match=r"^Part 1 was evaluated with other split than part 0"):
+        ScoreSums.add_up([first, limited.sums()])
     with pytest.raises(ValueError, match=r"^There are no parts to add up"):
         ScoreSums.add_up([])
     with pytest.raises(ValueError, match=r"^part=\(0, 9\): there are 3 batches of times, and two"):

@@ -342,3 +342,23 @@ def test_the_command_writes_a_map_and_a_picture(
     with pytest.raises(SystemExit):
         main([*words, "-o", str(tmp_path / "map.nc")])
     assert "already exists" in capsys.readouterr().err
+
+
+def test_the_picture_has_the_observations_of_its_time_and_says_that_they_were_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    from gridtnp.cli.commands import main
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, _: drawn.append(figure))
+    days = pd.concat([stations().assign(valid_time=f"2020-01-0{d}T12:00Z") for d in (1, 2)])
+    days.drop(columns="elevation").iloc[:-3].to_csv(tmp_path / "obs.csv", index=False)
+    words = ["interpolate", str(tmp_path / "obs.csv"), "--at", "lat=46:49,lon=6:11,step=1"]
+    main([*words, "-o", str(tmp_path / "map.nc"), "--plot"])
+    axes = drawn[0].axes
+    assert drawn[0].get_suptitle() == "t, 2020-01-02 12:00 UTC"
+    inside = stations().iloc[:-3].query("46 <= lat <= 49 and 6 <= lon <= 11")
+    np.testing.assert_allclose(axes[1].collections[0].get_offsets(), inside[["lon", "lat"]])
+    assert axes[2].get_title() == "misfit at the observations used"

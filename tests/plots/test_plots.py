@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,6 +57,12 @@ def drawn(figure: Figure) -> int:
 def dots(figure: Figure, panel: int) -> PathCollection:
     (found,) = [c for c in figure.axes[panel].collections if isinstance(c, PathCollection)]
     return found
+
+
+def bars(figure: Figure) -> list[Any]:
+    """What the colour bars of a figure belong to."""
+    shown = [c for ax in figure.axes for c in ax.collections]
+    return [c for c in shown if c.colorbar is not None]
 
 
 # ---- maps ----------------------------------------------------------------------------------------
@@ -110,6 +117,23 @@ def test_fields_have_the_same_colours_unless_set_apart() -> None:
     some = plots.fields(panels, points={"other": points})
     assert not [c for c in some.axes[0].collections if isinstance(c, PathCollection)]
     assert len(dots(some, 1).get_offsets()) == len(points)
+
+
+def test_colour_bars_are_pointed_where_values_lie_beyond_the_colours() -> None:
+    field = prediction()
+    found = bars(plots.maps(field.clip(41), "tmax", stations=stations()))
+    mean, std, error = (c.colorbar for c in found)  # one observation is less than all means
+    assert (mean.extend, std.extend, error.extend) == ("both", "neither", "neither")
+    two = (field["tmax_mean"] > 42).astype(float)
+    above = two.where(field["tmax_mean"] < field["tmax_mean"].max(), 5.0)
+    assert [c.colorbar.extend for c in bars(plots.fields({"two": two}))] == ["neither"]
+    assert [c.colorbar.extend for c in bars(plots.fields({"above": above, "two": two}))] == ["max"]
+
+
+def test_all_fields_may_be_set_apart() -> None:
+    figure = plots.fields({"std": prediction()["tmax_std"]}, apart=["std"])
+    assert len(bars(figure)) == 1
+    assert drawn(figure) > 1000
 
 
 def test_fields_that_cannot_be_mapped() -> None:

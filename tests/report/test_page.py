@@ -16,12 +16,14 @@ import xarray as xr
 from report_cases import SOURCE, STATION, UNITS, case, fitted, parts, stations_only, timeless
 
 import gridtnp as gt
+from gridtnp.evaluation.results import Prediction
 from gridtnp.report import page
 from gridtnp.report.ablation import ablation
 from gridtnp.report.charts import nice_ticks
 from gridtnp.report.maps import Region
 from gridtnp.report.packing import json_in_html, pack, unpack
 from gridtnp.report.sections import quantity, verdict
+from gridtnp.report.series import series
 from gridtnp.sources.source import unit_symbol
 
 VENDOR = Path(page.__file__).parent / "vendor"
@@ -104,6 +106,29 @@ def test_series_are_those_of_the_evaluation_and_of_predict() -> None:
     assert np.isfinite(values["mean"]).sum() == len(points)
     width = values["q95"] - values["q05"]  # of a normal distribution
     np.testing.assert_allclose(width, 2 * 1.6448536 * values["std"], atol=0.01)
+
+
+def test_a_station_that_closed_before_the_times_that_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gridtnp.report.series.MOST_VALUES", 2 * small.STATIONS * 3)
+    whole = small.evaluation()
+    assert whole.time is not None
+    kept = (whole.station != "S0") | (whole.time == whole.time[0])
+    model = whole.forecasts["model"]
+    evaluation = small.evaluation(
+        time=whole.time[kept],
+        station=whole.station[kept],
+        lat=whole.lat[kept],
+        lon=whole.lon[kept],
+        observed=whole.observed[kept],
+        forecasts={"model": Prediction(model.mean[kept], model.std[kept])},
+    )
+    found = series(case().model.contents, case().test, evaluation, 1)
+    assert len(found["times"]) == 3
+    assert (found["lat"][0], found["lon"][0]) == (40, -3)
+    assert np.isnan(unpack(found["values"]["tmax"]["mean"])[0]).all()
+    json_in_html(found)
 
 
 def test_fields_are_those_of_predict() -> None:

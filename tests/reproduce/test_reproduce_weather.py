@@ -1,11 +1,13 @@
 """The two weather experiments at their smallest scale, all rows, from the command line."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from rich.console import Console
@@ -219,6 +221,29 @@ def test_results_on_other_data_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "cnp" / "result.json").write_text('{"data": "other.nc"}')
     with pytest.raises(ValueError, match=r"has results on 'other\.nc', not on 'embedded'"):
         run_row(own, "cnp", Plan(tmp_path, ""), Console())
+
+
+def test_results_of_other_test_tasks_are_scored_again_and_not_compared(tmp_path: Path) -> None:
+    out = ["--scale", "smoke", "--out", str(tmp_path)]
+    main(["wind", "--rows", "cnp", "pt-tnp-64", *out])
+    main(["wind", "--rows", "cnp", "--tests", "1", *out])
+    folder = tmp_path / "smoke"
+    found = results_in(folder) | {p.stem: json.loads(p.read_text()) for p in folder.glob("bas*/*")}
+    tests = {row: len(result["groups"]["all"]["targets"]) for row, result in found.items()}
+    assert tests == {"cnp": 1, "pt-tnp-64": 2, "nearest": 1, "idw": 1, "kriging": 1}
+    assert "| CNP |" in (folder / "table.md").read_text()
+    assert "| PT-TNP |" not in (folder / "table.md").read_text()
+    with pytest.raises(ValueError, match=r"No results on 3 tasks from .+; train a row first"):
+        main(["wind", "--rows", "--tests", "3", *out])
+
+
+def test_results_of_other_stations_are_not_mixed(tmp_path: Path) -> None:
+    places = pd.DataFrame({"lat": [0.0, 10.0, 20.0], "lon": [0.0, 10.0, 20.0]})
+    places.to_csv(tmp_path / "mine.csv", index=False)
+    smoke = replace(stations_module.SCALES["smoke"], thinned=1, held_out=0.0)
+    own = stations_module.stations(smoke, EMBEDDED, str(tmp_path / "mine.csv"))
+    assert own.data == "embedded at mine.csv"
+    assert experiment("stations").data == "embedded"
 
 
 def test_unknown_rows_are_refused(tmp_path: Path) -> None:

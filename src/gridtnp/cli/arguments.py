@@ -78,18 +78,25 @@ def plot_evaluation(found: Evaluation, run: Path) -> list[str]:
     return [str(album(found, run))]
 
 
-def add_part(found: Evaluation, run: Path) -> tuple[Path, ScoreSums]:
+def add_part(found: Evaluation, run: Path, data: str) -> tuple[Path, ScoreSums]:
     """Write the scores of a part to the run, and add up those that are there.
 
-    When all are, the table of scores is written as well.
+    Those of other weights, of data with another fingerprint than `data`, or of other times do not
+    count. When all are there, the table of scores is written as well.
     """
+    from dataclasses import replace
+
+    from gridtnp.evaluation.saved import weights_of_run
     from gridtnp.evaluation.sums import ScoreSums
 
     assert found.part is not None
     index, parts = found.part
     folder = run / "eval" / "parts"
-    path = found.sums().save(folder / f"{index}-of-{parts}.parquet")
-    added = ScoreSums.add_up(sorted(folder.glob(f"*-of-{parts}.parquet")))
+    own = replace(found.sums(), fingerprint=f"{weights_of_run(run)} {data}")
+    path = own.save(folder / f"{index}-of-{parts}.parquet")
+    there = [ScoreSums.read(file) for file in sorted(folder.glob(f"*-of-{parts}.parquet"))]
+    same = [s for s in there if (s.fingerprint, s.split) == (own.fingerprint, own.split)]
+    added = ScoreSums.add_up(same)
     if not added.missing:
         added.save_scores(run / "eval")
     return path, added
@@ -103,7 +110,7 @@ def read_context(
 ) -> Dataset:
     """The run's own data, or fresh sources with their static fields (default: the run's).
 
-    Missing values and projections of fresh sources are those of the run.
+    Missing values, projections and components of the wind are those of the run.
     """
     from gridtnp.cli.first_experiment import name_files
     from gridtnp.inference.context_reader import dataset_of
@@ -116,9 +123,8 @@ def read_context(
         return experiment.dataset()
     data = experiment.data
     fields = data.static if static is None else name_files(static)
-    return dataset_of(
-        model.spec, name_files(context), fields or None, na_values=data.na_values, crs=data.crs
-    )
+    sources = data.with_components(name_files(context))
+    return dataset_of(model.spec, sources, fields or None, na_values=data.na_values, crs=data.crs)
 
 
 def read_covariates(names: list[str] | None) -> Any:
@@ -143,10 +149,11 @@ def draw_map(found: Any, observations: Any, path: Path) -> None:
     time = None
     if "time" in found.dims:
         time = found["time"].to_numpy()[-1]
-    stations: Any = observations if isinstance(observations, pd.DataFrame) else None
-    if stations is not None and time is not None:
-        stations = stations[pd.to_datetime(stations["time"]) == time]
-    maps(found, variable, stations=stations, time=time).savefig(path)
+    stations = observations if isinstance(observations, pd.DataFrame) else None
+    figure = maps(found, variable, stations=stations, time=time)
+    if stations is not None:
+        figure.axes[2].set_title("misfit at the observations used")
+    figure.savefig(path)
 
 
 def read_places(at: str) -> Places:

@@ -138,7 +138,7 @@ def evaluate(
     times = experiment.evaluate.limit if limit is None else limit
     found = model.evaluate(test, names, train=train, limit=times, part=which)
     if which is not None:
-        file, added = add_part(found, run)
+        file, added = add_part(found, run, test.fingerprint())
         record: dict[str, Any] = {"wrote": str(file), "missing": added.missing}
         text = f"wrote {file}; {len(added.done)} of {added.parts} parts are done"
         if not added.missing:

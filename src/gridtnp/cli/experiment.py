@@ -57,9 +57,13 @@ class Sources(Part):
         """The sources, with the components of the wind where they are asked for."""
         for name in self.wind:
             require_known(name, self.sources, "source", "in wind")
+        return self.with_components(self.sources)
+
+    def with_components(self, paths: Mapping[str, str]) -> dict[str, Data]:
+        """These or fresh sources, with the components of the wind as in `opened`."""
         return {
             name: wind_components(open_data(path), *self.wind[name]) if name in self.wind else path
-            for name, path in self.sources.items()
+            for name, path in paths.items()
         }
 
 

@@ -16,9 +16,12 @@ COMPONENTS = ("u", "v")
 def wind_components(data: Table, speed: str, direction: str) -> Table:
     """The data with the components `u` and `v` instead of speed and direction.
 
-    The direction is the one that the wind comes from, in degrees clockwise from north.
+    The direction is the one that the wind comes from, in degrees clockwise from north. Data with
+    components and neither speed nor direction stay as they are.
     """
     names = [str(name) for name in (data.columns if isinstance(data, pd.DataFrame) else data)]
+    if set(COMPONENTS) <= set(names) and not {speed, direction} & set(names):
+        return data
     for name in (speed, direction):
         require_known(name, names, "variable", "of the wind")
     taken = [name for name in COMPONENTS if name in names]

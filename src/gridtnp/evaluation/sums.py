@@ -36,6 +36,8 @@ WIDTH = 120
 """Columns of `str`, where stdout is not a terminal."""
 ABOUT = b"gridtnp_scores"
 """The key of the description in the metadata of a Parquet file."""
+SHARED = ("parts", "split", "block", "seed", "fingerprint")
+"""What is the same in all parts of an evaluation."""
 Key = tuple[str, str]
 
 
@@ -45,7 +47,7 @@ class ScoreSums:
 
     `sums` has, by variable and forecast, a column for each of `SCORES`; that of the RMSE is the sum
     of squares. `spreads` is the origin of the standard deviations of each forecast. `done` are the
-    parts that were added up, out of `parts`.
+    parts that were added up, out of `parts`; their weights and data have the same `fingerprint`.
     """
 
     variables: Mapping[str, str | None]
@@ -60,6 +62,7 @@ class ScoreSums:
     seed: int = 0
     done: tuple[int, ...] = (0,)
     parts: int = 1
+    fingerprint: str = ""
 
     # ---- adding up -------------------------------------------------------------------------------
 
@@ -94,7 +97,7 @@ class ScoreSums:
             if done.count(number) > 1:
                 raise ValueError(f"Part {number} of {first.parts} is given twice; leave one out.")
         for one in found[1:]:
-            for what in ("parts", "variables", "spreads", "block", "seed"):
+            for what in (*SHARED, "variables", "spreads"):
                 a, b = getattr(first, what), getattr(one, what)
                 if a != b:
                     raise ValueError(
@@ -133,12 +136,9 @@ class ScoreSums:
             "variables": dict(self.variables),
             "spreads": dict(self.spreads),
             "keys": [list(key) for key in self.sums],
-            "split": self.split,
             "notes": list(self.notes),
-            "block": self.block,
-            "seed": self.seed,
             "done": list(self.done),
-            "parts": self.parts,
+            **{name: getattr(self, name) for name in SHARED},
         }
         table = pa.table({k: pa.array(v) for k, v in columns.items()})
         table = table.replace_schema_metadata({ABOUT: json.dumps(about).encode()})
@@ -169,7 +169,7 @@ class ScoreSums:
                 (key[0], key[1]): np.stack([values[f"{i} {score}"] for score in SCORES], -1)
                 for i, key in enumerate(about["keys"])
             },
-            **{name: about[name] for name in ("split", "block", "seed", "parts")},
+            **{name: about[name] for name in SHARED if name in about},
             notes=tuple(about["notes"]),
             done=tuple(about["done"]),
         )

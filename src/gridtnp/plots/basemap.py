@@ -45,14 +45,20 @@ class MapGrid:
 
 def limits(*values: np.ndarray) -> tuple[float, float]:
     """Range of colours: 0.5 to 99.5 % of all finite values."""
-    finite = np.concatenate([value[np.isfinite(value)] for value in values])
+    finite = np.concatenate([np.zeros(0), *(value[np.isfinite(value)] for value in values)])
     low, high = np.quantile(finite, [0.005, 0.995]) if len(finite) else (0.0, 1.0)
     return float(low), float(high) if high > low else float(low) + 1.0
 
 
 def colour_bar(figure: Any, of: Any, label: str, *axes: matplotlib.axes.Axes) -> None:
-    """A colour bar below a map, or below several."""
-    bar = figure.colorbar(of, ax=axes, location="bottom", aspect=35 * len(axes), pad=0.03)
+    """A colour bar below a map, or below several, pointed where values lie beyond its colours."""
+    low, high = of.get_clim()
+    shown = [c.get_array() for ax in axes for c in ax.collections]
+    below = any((values < low).any() for values in shown if values is not None)
+    beyond = any((values > high).any() for values in shown if values is not None)
+    extend = ("both" if beyond else "min") if below else ("max" if beyond else "neither")
+    aspect = 35 * len(axes)
+    bar = figure.colorbar(of, ax=axes, location="bottom", aspect=aspect, pad=0.03, extend=extend)
     bar.set_label(label, fontsize=NORMAL)
     bar.ax.tick_params(labelsize=SMALL, length=3)
 

@@ -45,10 +45,6 @@ def maps(
     grid = (field.grid.lon, field.grid.lat)
     panels = [("mean", field.mean, "viridis", low, high)]
     panels += [("standard deviation", field.std, "cividis", None, None)]
-    for ax, (title, values, colours, least, most) in zip(axes, panels, strict=False):
-        mesh = ax.pcolormesh(*grid, values, cmap=colours, vmin=least, vmax=most, rasterized=True)
-        colour_bar(figure, mesh, unit, ax)
-        ax.set_title(title)
     if sites is not None:
         axes[1].scatter(
             sites.lon,
@@ -71,6 +67,10 @@ def maps(
             linewidths=0.5,
             zorder=3,
         )
+    for ax, (title, values, colours, least, most) in zip(axes, panels, strict=False):
+        mesh = ax.pcolormesh(*grid, values, cmap=colours, vmin=least, vmax=most, rasterized=True)
+        colour_bar(figure, mesh, unit, ax)
+        ax.set_title(title)
     if sites is not None and sites.observed is not None:
         error = sites.predicted - sites.observed
         largest = float(np.abs(error).max(initial=0.0)) or 1.0

@@ -52,7 +52,8 @@ def series(
     kept = np.isin(evaluation.station, stations)
     if times is not None and evaluation.time is not None:
         kept &= evaluation.time >= times[0]
-    first = evaluation.predictions().loc[kept]
+    everything = evaluation.predictions()
+    first = everything.loc[kept]
     steps = [0] if times is None else list(times.astype("datetime64[ns]"))
 
     def matrix(values: np.ndarray) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def series(
             **{_key(q): forecast.quantile(q) for q in FAN},
         }
         found[name] = {key: matrix(values[kept]) for key, values in columns.items()}
-    places = first.drop_duplicates("station").set_index("station").reindex(stations)
+    places = everything.drop_duplicates("station").set_index("station").reindex(stations)
     lon = wrap(places["lon"].to_numpy(), model.spec.west)
     made = {
         "names": _names(test, stations, places),

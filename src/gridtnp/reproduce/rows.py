@@ -114,7 +114,8 @@ class Plan:
 
 
 def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> list[Result]:
-    """Train one row from every seed, or continue it, and score it; finished ones stay as they are.
+    """Train one row from every seed, or continue it, and score it; finished ones stay as they are,
+    if they were scored on the same test tasks.
 
     With several processes, the first one scores and writes.
     """
@@ -128,7 +129,7 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
     for seed in plan.seeds:
         path = _path(experiment, row, plan, seed)
         folder, before = path.parent, _read(experiment, path)
-        if before.get("recipe") == asdict(recipe):
+        if before.get("recipe") == asdict(recipe) and same_tests(before, experiment):
             found.append(before)
             continue
         model, done = _train(experiment, row, recipe, seed, folder, accelerator, console)
@@ -169,6 +170,12 @@ def _read(experiment: Experiment, path: Path) -> Result:
             f"{path.parent} has results on {before['data']!r}, not on {data!r}; give another --out."
         )
     return before
+
+
+def same_tests(result: Result, experiment: Experiment) -> bool:
+    """Whether a result is on the data and the test tasks of an experiment."""
+    about = experiment.about()
+    return all(result.get(key) == about.get(key) for key in ("data", "test"))
 
 
 def _known_rates(experiment: Experiment, row: str, plan: Plan) -> dict[float, float | None]:

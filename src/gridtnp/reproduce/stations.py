@@ -112,7 +112,7 @@ def stations(
     return Weather(
         table,
         scale,
-        Path(data).name,
+        Path(data).name + (f" at {Path(sites).name}" if sites else ""),
         parts,
         {
             "t2m": Context(Fraction(*SHARES[table], per="batch"), of="stations.t2m"),

@@ -112,7 +112,7 @@ def _error_maps(found: dict[str, Example], box: Any) -> matplotlib.figure.Figure
         ax.set(xlim=limits[0], ylim=limits[1], aspect="auto" if box is None else 1.25)
         ax.set_title(f"{name}: error", fontsize=9)
     assert points is not None
-    figure.colorbar(points, ax=axes, shrink=0.8, label="predicted − true, K")
+    figure.colorbar(points, ax=axes, shrink=0.8, label="predicted − true, K", extend="both")
     figure.suptitle(str(next(iter(found.values()))["time"])[:16].replace("T", " "), fontsize=9)
     return figure
 
@@ -165,7 +165,8 @@ def _density(lat: np.ndarray, lon: np.ndarray) -> matplotlib.figure.Figure:
     _coast(ax)
     low = (max(-180, lon.min() - 2), min(180, lon.max() + 2))
     ax.set(xlim=low, ylim=(max(-90, lat.min() - 2), min(90, lat.max() + 2)))
-    figure.colorbar(picture, ax=ax, shrink=0.8, label="stations in a patch of 1°")
+    extend = "max" if count.max() > MOST else "neither"
+    figure.colorbar(picture, ax=ax, shrink=0.8, label="stations in a patch of 1°", extend=extend)
     return figure
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from gridtnp.evaluation.scores import CALIBRATED
 from gridtnp.reproduce.conclusions import NUMBERS, difference, judge
 from gridtnp.reproduce.figures import Mark, tradeoff
-from gridtnp.reproduce.rows import Result, measure_times
+from gridtnp.reproduce.rows import Result, measure_times, same_tests
 from gridtnp.reproduce.tables import (
     ERRORS,
     made_by,
@@ -40,12 +40,24 @@ PLACES = {
 
 
 def write_report(experiment: Weather, out: Path, command: str, console: Console) -> list[Path]:
-    """Score baselines, time all rows, and write `table.md` and figures if matplotlib is there."""
+    """Time all rows, score baselines, and write `table.md` and figures if matplotlib is there.
+
+    Results of other test tasks are left out.
+    """
+    results = []
+    for result in measure_times(out, lambda _: experiment):
+        if same_tests(result, experiment):
+            results.append(result)
+        else:
+            console.print(f"left out {result['row']}: test on {result['test']}", highlight=False)
+    if not results:
+        test = experiment.about()["test"]
+        raise ValueError(f"No results on {test} in {str(out)!r}; train a row first.")
     run_baselines(experiment, out, command, console)
-    results = measure_times(out, lambda _: experiment)
     order = list(experiment.rows)
     results.sort(key=lambda r: (order.index(r["row"]), r["seed"]))
     baselines = [json.loads(p.read_text()) for p in sorted(out.glob("baselines/*.json"))]
+    baselines = [b for b in baselines if same_tests(b, experiment)]
     table = out / "table.md"
     table.write_text(_page(experiment, results, baselines), encoding="utf-8")
     if find_spec("matplotlib") is None:

@@ -16,6 +16,7 @@ from gridtnp.baselines.interpolation import RawTask
 from gridtnp.evaluation.baselines import TRAINING_TASKS, Training, fit_baseline
 from gridtnp.evaluation.scores import crps, inside, log_density, normalised_log_density
 from gridtnp.files import write_text
+from gridtnp.reproduce.rows import same_tests
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Rest
 from gridtnp.training.run_folder import commit
@@ -81,14 +82,14 @@ class _TrainingTasks(Training):
 
 
 def run_baselines(experiment: Weather, out: Path, command: str, console: Console) -> None:
-    """Fit and score every baseline that is not in the folder yet, on the rows' test tasks."""
+    """Fit and score every baseline on the rows' test tasks, if it is not in the folder yet."""
     train, _, test = experiment.parts
     sampler = experiment.sampler(train, 1, 0, targets=Rest(experiment.targets))
     number = min(TRAINING_TASKS, experiment.scale.fitted)
     training = _TrainingTasks(experiment.spec, train, sampler=sampler, number=number)
     for name in experiment.baselines:
         path = out / "baselines" / f"{name.partition(':')[0]}.json"
-        if path.exists():
+        if path.exists() and same_tests(json.loads(path.read_text()), experiment):
             continue
         fitted = fit_baseline(name, training, test)
         tally = Tally(experiment.normaliser.scale(experiment.target))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -169,6 +171,7 @@ def require_plane(crs: str | None, z: str | None) -> None:
 Cell = FiniteFloat | str | None
 Table = Annotated[dict[str, list[Cell]], Field(max_length=MOST_COLUMNS)]
 Text = Annotated[str, Field(max_length=100)]
+Levels = Annotated[list[FiniteFloat], Field(max_length=99)]
 
 
 class Body(BaseModel):
@@ -205,14 +208,15 @@ class Prediction(Observations):
     at: Table | None = None
     grid: Box | None = None
     times: Annotated[list[Text], Field(min_length=1, max_length=10_000)] | None = None
-    quantiles: Annotated[list[FiniteFloat], Field(max_length=99)] = [0.05, 0.95]
-    exceed: Annotated[list[FiniteFloat], Field(max_length=99)] | dict[Text, list[FiniteFloat]] = []
+    quantiles: Levels = [0.05, 0.95]
+    exceed: Levels | dict[Text, Levels] = []
     f: Format = "CoverageJSON"
 
 
 def read_body(kind: type[Any], body: bytes) -> Any:
     """A body of this kind, or one sentence on what is wrong with it."""
-    if body.count(b'":') > MOST_KEYS:
+    keys = islice(re.finditer(rb'"\s*:', body), MOST_KEYS + 1)
+    if sum(1 for _ in keys) > MOST_KEYS:
         raise ValueError(
             f"The body has more than {MOST_KEYS:,} keys; send observations as columns, not as rows."
         )
@@ -223,12 +227,15 @@ def read_body(kind: type[Any], body: bytes) -> Any:
 
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
+    errors = error.errors(include_url=False, include_context=False)
+    of_key = [e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]]
+    first = max(of_key, key=lambda e: len(e["loc"]))  # of the alternative that fits best
     if first["type"] == "json_invalid":
         return (
             'The body is not JSON; send an object such as {"at": {"lat": [39.7], "lon": [-105]}}.'
         )
-    place = ".".join(str(part) for part in first["loc"] if not str(part).startswith("list["))
+    parts = [str(part) for part in first["loc"]]
+    place = ".".join(part for part in parts if not part.startswith(("list[", "dict[")))
     if first["type"] == "extra_forbidden":
         try:
             require_known(str(first["loc"][0]), kind.model_fields, "key", "in the body")
