@@ -142,11 +142,12 @@ class NormalMixture(Marginal):
         ends = self.loc + self.scale * normal[..., None]
         low, high = ends.amin(-1), ends.amax(-1)
         found = (self.mean + self.stddev * normal).clamp(low, high)
-        density = self.weight / (self.scale * math.sqrt(2 * math.pi))
+        weight = self.log_weight.double().softmax(-1)  # single precision ends before levels near 1
+        density = weight / (self.scale * math.sqrt(2 * math.pi))
         close = CLOSE * self.scale.amin(-1)
         for _ in range(ITERATIONS):
             z = (found[..., None] - self.loc) / self.scale
-            over = (self.weight * torch.special.ndtr(z)).sum(-1) - p
+            over = (weight * torch.special.ndtr(z)).sum(-1) - p
             low, high = torch.where(over < 0, found, low), torch.where(over < 0, high, found)
             step = found - over / (density * torch.exp(-0.5 * z**2)).sum(-1)
             middle = (low + high) / 2
