@@ -120,12 +120,12 @@ class Browser:
         """Open a file of the report, or an address, and wait until it is drawn."""
         url = path if isinstance(path, str) else path.resolve().as_uri()
         self.call("POST", "/url", {"url": url})
-        self.wait("return document.documentElement.dataset.ready === 'yes'", 60.0)
+        self.wait("return document.documentElement.dataset.ready === 'yes'")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
-    def wait(self, condition: str, seconds: float = 10.0) -> None:
+    def wait(self, condition: str, seconds: float = 900.0) -> None:
         end = time.monotonic() + seconds
         while not self.run(condition):
             assert time.monotonic() < end, f"not within {seconds} s: {condition}"

@@ -92,7 +92,7 @@ class Server:
         finally:
             connection.close()
 
-    def wait(self, condition: Any, seconds: float = 30.0) -> None:
+    def wait(self, condition: Any, seconds: float = 900.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end

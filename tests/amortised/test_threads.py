@@ -73,4 +73,4 @@ def test_the_number_of_threads_changes_roundings_only() -> None:
         torch.set_num_threads(threads)
         found.append(gt.interpolate((x, y), at))
     for name, values in found[0].items():
-        np.testing.assert_allclose(found[1][name], values, rtol=1e-6)
+        np.testing.assert_allclose(found[1][name], values, rtol=0, atol=1e-6 * values.std())

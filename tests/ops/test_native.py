@@ -283,3 +283,55 @@ def test_full_attention_with_large_heads_is_left_to_pytorch() -> None:
         x = torch.randn(1, 6, 2, size)
         found = ops.full_attention(x, x, x)
         assert torch.equal(found, ops.full_attention(x, x, x, backend=name))
+
+
+def test_another_default_device_changes_nothing() -> None:
+    """What is computed on the CPU stays there."""
+    query, key, value, index = arguments()
+    before = ops.full_attention(query, key, value), ops.neighbour_attention(*arguments()[:3], index)
+    with torch.device("meta"), ops.backends("native"):
+        after = ops.full_attention(query, key, value)
+        near = ops.neighbour_attention(query, key, value, index)
+    torch.testing.assert_close(after, before[0], rtol=1e-4, atol=1e-5)
+    assert near.is_cpu
+
+
+def test_indices_that_were_changed_are_noticed_in_the_backward_pass() -> None:
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    z, weight = torch.randn(1, 6, 4, requires_grad=True), torch.ones(1, 6, 2)
+    cell = torch.zeros(1, 6, 2, dtype=torch.int64)
+    y = ops.cell_sum(z, cell, weight, 3, backend="native")
+    cell.fill_(10**9)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+AT_THE_END_OF_MEMORY = """
+import ctypes, mmap, torch
+from gridtnp import ops
+from gridtnp.ops.rows import Linear
+
+page, rows, out = mmap.PAGESIZE, 12, int({out})
+memory = mmap.mmap(-1, 16 * page)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 15 * page), page, 0) == 0
+offset = 15 * page - 4 * rows * out
+grad = torch.frombuffer(memory, dtype=torch.float32, count=rows * out, offset=offset)
+grad = grad.view(rows, out).fill_(1)
+x, weight = torch.randn(rows, 8), torch.randn(out, 8, requires_grad=True)
+ops.rowwise(x, Linear(weight), backend="native").backward(grad)
+torch.testing.assert_close(weight.grad, grad.T @ x)
+"""
+
+
+@pytest.mark.parametrize("out", [16, 32, 64])
+def test_nothing_is_read_beyond_the_gradient(out: int) -> None:
+    """Which may lie at the end of the memory that a process has."""
+    if isinstance(native.library(), str) or sys.platform != "linux":
+        pytest.skip("there is no C library, or another way to protect memory")
+    code = AT_THE_END_OF_MEMORY.format(out=out)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

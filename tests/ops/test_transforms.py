@@ -1,6 +1,6 @@
-"""Derivatives of derivatives and the transforms of `torch.func`, for every op by default."""
+"""Derivatives of derivatives and the transforms of `torch.func`, for every op, in C if it can run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from gridtnp.ops.rows import Add, AddKept, Keep, Linear, Norm, Relu
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 INDEX = torch.tensor([[[0, 1], [2, 3], [1, 2], [3, 0]]])
 VALID = torch.tensor([[[True, True], [True, False], [False, False], [True, True]]])
-WEIGHT, BIAS = torch.randn(8, 8), torch.randn(8)
+SEEDED = torch.Generator().manual_seed(0)
+WEIGHT, BIAS = (torch.randn(*shape, generator=SEEDED) for shape in ((8, 8), (8,)))
 CHAIN = (Keep(), Norm(BIAS, None, 1e-5), Linear(WEIGHT, BIAS), Relu(), AddKept())
 
 
@@ -55,6 +56,11 @@ def projection(z: Tensor, backend: str | None) -> Tensor:
     return q * k.exp() * v
 
 
+def full(z: Tensor, backend: str | None) -> Tensor:
+    q, k, v = split(z)
+    return ops.full_attention(q, k, v, VALID[..., 1], backend=backend)
+
+
 def cell_sum(z: Tensor, backend: str | None) -> Tensor:
     weight = z[None, :, :2]
     return ops.cell_sum(z[None], INDEX, weight, 4, backend=backend)
@@ -68,7 +74,15 @@ OPS: list[tuple[Op, str]] = [
     (rowwise, "plain"),
     (projection, "none"),
     (cell_sum, "segment"),
+    (full, "sdpa"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _in_c() -> Iterator[None]:
+    """Even where PyTorch is faster."""
+    with ops.backends("native"):
+        yield
 
 
 def value(op: Op, backend: str | None = None) -> Callable[[Tensor], Tensor]:
@@ -138,3 +152,9 @@ def test_derivatives_can_run_forwards(op: Op, plain: str) -> None:
         dual = torch.autograd.forward_ad.make_dual(z, slope)
         found = torch.autograd.forward_ad.unpack_dual(of(dual)).tangent
     torch.testing.assert_close(found, (derivatives(of, z) * slope).sum(), rtol=1e-3, atol=1e-4)
+
+
+def test_rows_to_add_can_be_a_batch_of_their_own() -> None:
+    x, rows = torch.randn(5, 8), torch.randn(2, 5, 8)
+    found = vmap(lambda r: ops.rowwise(x, Linear(WEIGHT), Add(r)))(rows)
+    torch.testing.assert_close(found, x @ WEIGHT.T + rows, rtol=1e-4, atol=1e-4)

@@ -82,11 +82,11 @@ def test_a_run_is_served_until_it_is_stopped(
         assert process.stdout is not None
         address = json.loads(process.stdout.readline())["address"]
         try:
-            with urllib.request.urlopen(f"{address}health", timeout=20) as answer:
+            with urllib.request.urlopen(f"{address}health", timeout=900) as answer:
                 assert json.load(answer)["status"] == "ok"
             for path in ("report", "collections", "tiles/5/15/10.png"):
                 where = f"{address}{path}?token=s3cret"
-                with urllib.request.urlopen(where, timeout=60) as answer:
+                with urllib.request.urlopen(where, timeout=900) as answer:
                     assert answer.status == 200
         finally:
             process.send_signal(signal.SIGINT)

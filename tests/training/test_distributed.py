@@ -103,7 +103,7 @@ def test_all_processes_stop_if_the_folder_is_in_use(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE,
         )
     assert done.returncode != 0
     assert (

@@ -17,6 +17,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,10 @@ def _built(compiler: str, flags: Sequence[str]) -> Path:
     name = f"native-{hashlib.sha256(source + about.encode()).hexdigest()[:16]}"
     cache = processor.cache_folder()
     for path in cache.glob(f"{name}-*.so"):
-        if not processor.others_may_write(path) and path.stem == f"{name}-{_hash(path)}":
-            return path
-        path.unlink()
+        with suppress(FileNotFoundError):  # another process may find it damaged, too
+            if not processor.others_may_write(path) and path.stem == f"{name}-{_hash(path)}":
+                return path
+            path.unlink()
     uncached = processor.why_not_cached()
     if uncached is not None:
         warnings.warn(

@@ -160,24 +160,24 @@ class _CellSum(torch.autograd.Function):
         tokens = (contiguous(z), _flat(cell, cells), contiguous(weight))
         call("cell_sum_forward", batch * n, cell.shape[-1], width, batch * cells, *tokens, out)
 
-        def plain(z: Tensor, weight: Tensor) -> Tensor:
+        def plain(z: Tensor, weight: Tensor, cell: Tensor) -> Tensor:
             return vectorised.cell_sum(z, cell, weight, cells)
 
-        save(ctx, plain, (z, weight))
-        ctx.cell, ctx.cells = cell, cells
+        save(ctx, plain, (z, weight, cell))
+        ctx.cells = cells
         return out
 
     @staticmethod
     @differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (z, weight), _ = saved(ctx)
+        (z, weight, cell), _ = saved(ctx)
         batch, n, width = z.shape
         needed = ctx.needs_input_grad[:2]
         grads = [
             t.new_empty(t.shape) if need else None
             for t, need in zip((z, weight), needed, strict=True)
         ]
-        tokens = (contiguous(z), _flat(ctx.cell, ctx.cells), contiguous(weight), contiguous(grad))
+        tokens = (contiguous(z), _flat(cell, ctx.cells), contiguous(weight), contiguous(grad))
         call("cell_sum_backward", batch * n, weight.shape[-1], width, *tokens, *grads)
         return *grads, None, None
 
@@ -239,7 +239,7 @@ def _windows(
 ) -> tuple[Tensor, Tensor | None]:
     """The rows of each window, and labels: rows with different labels must not attend."""
     dims = tuple(range(len(grid)))
-    cells = torch.arange(torch.Size(grid).numel(), dtype=torch.int32).view(grid)
+    cells = torch.arange(torch.Size(grid).numel(), dtype=torch.int32, device="cpu").view(grid)
     rows = to_windows(cells.roll([-s for s in shift], dims)[None, ..., None, None], window)
     labels = window_labels(grid, window, shift, periodic, torch.device("cpu"))
     if labels is not None:
@@ -277,7 +277,7 @@ def _all_keys(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     batch, n, heads, size = query.shape
     rows = (*_rows(query), *_rows(key), *_rows(value))
     if mask is None:
-        at, start = None, torch.arange(batch + 1) * key.shape[1]
+        at, start = None, torch.arange(batch + 1, device="cpu") * key.shape[1]
     else:
         at = mask.flatten().nonzero().squeeze(1)
         start = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
@@ -294,5 +294,5 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 
 def _flat(index: Tensor, rows: int) -> Tensor:
     """Indices into the flattened batch."""
-    start = torch.arange(index.shape[0]).view(-1, 1, 1) * rows
+    start = torch.arange(index.shape[0], device="cpu").view(-1, 1, 1) * rows
     return contiguous(index + start)

@@ -121,7 +121,7 @@ def _tables(*arguments: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     across, row_part, cosines = (None if t is None else native.contiguous(t) for t in away)
     assert across is not None
     order = _order(apart, Away(across, row_part, cosines))
-    order = order + torch.arange(batch).unsqueeze(1) * n
+    order = order + torch.arange(batch, device="cpu").unsqueeze(1) * n
     tables = (order, native.contiguous(apart), row_part, cosines, across, float(precision))
     return (batch, n, rows, across.shape[-1]), tables
 

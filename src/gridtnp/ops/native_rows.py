@@ -68,7 +68,8 @@ def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
         return plain(x, steps)  # what is empty has no address
     kinds = [(KINDS.index(type(s)), s.eps if isinstance(s, Norm) else 0.0) for s in steps]
     expanded = [_expanded(step, x) if isinstance(step, Add) else step for step in steps]
-    y = _Rowwise.apply(x, *(t for step in expanded for t in tensors(step)), kinds)
+    given = (t for step in expanded for t in tensors(step))
+    y = _Rowwise.apply(x, *given, kinds, torch.is_grad_enabled())
     assert isinstance(y, Tensor)
     return y
 
@@ -100,12 +101,12 @@ class _Step(ctypes.Structure):
 class _Rowwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
-        x, *tensors, kinds = arguments
+        x, *tensors, kinds, keeps = arguments
         rows = _rows(x)
         dense = _dense(tensors)
         steps, width = _steps(kinds, x.shape[-1], dense)
         y = x.new_empty(*x.shape[:-1], width)
-        kept = _kept(rows, kinds, steps) if any(ctx.needs_input_grad) else []
+        kept = _kept(rows, kinds, steps) if keeps and any(ctx.needs_input_grad) else []
         given = (y, *(kept or [None]))
         native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
         native.save(ctx, functools.partial(_plain, kinds), (x, *tensors), *kept)
@@ -117,7 +118,7 @@ class _Rowwise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, *tensors), kept = native.saved(ctx)
         rows = _rows(x)
-        needed = ctx.needs_input_grad[:-1]
+        needed = ctx.needs_input_grad[:-2]
         x_grad, *grads = (
             t.new_empty(t.shape) if need and t is not None else None
             for t, need in zip((x, *tensors), needed, strict=True)
@@ -126,7 +127,7 @@ class _Rowwise(torch.autograd.Function):
         steps, _ = _steps(ctx.kinds, x.shape[-1], dense, grads)
         given = (*(kept or [None]), native.contiguous(grad), x_grad)
         native.call("rows_backward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
-        return x_grad, *grads, None
+        return x_grad, *grads, None, None
 
 
 def _kept(rows: Tensor, kinds: Kinds, steps: ctypes.Array[_Step]) -> list[Tensor]:

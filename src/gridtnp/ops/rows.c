@@ -437,7 +437,9 @@ int rows_backward(
                     at[0] = input(begin, x + first * row, row, step, rows, in);
                     forward_block(
                         steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in), keep, NULL);
-                    const float *g = input(g_copy, grad + first * out, out, 1, rows, out);
+                    const float *g = g_copy; /* products with it read whole tiles, beyond its last row */
+                    if (first + rows == n && out % TALL) copy(g_copy, filled(out), grad + first * out, out, rows, out);
+                    else g = input(g_copy, grad + first * out, out, 1, rows, out);
                     float *direct = x_grad && is_whole(rows, in) ? x_grad + first * in : NULL;
                     const float *end = backward_block(
                         steps, count, back_panels, first, rows, at, sums, sum + group * sums[count], g, buffers, places,

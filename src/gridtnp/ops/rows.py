@@ -207,7 +207,8 @@ def plain(x: Tensor, steps: Sequence[Step]) -> Tensor:
 
 def _sum(x: Tensor, rest: Tensor, fresh: bool) -> Tensor:
     """In place if `x` may be overwritten and has the same dtype."""
-    return x.add_(rest) if fresh and x.dtype == rest.dtype else x + rest
+    fresh = fresh and x.dtype == rest.dtype and not opaque(x, rest)
+    return x.add_(rest) if fresh else x + rest
 
 
 def recomputed(x: Tensor, steps: Sequence[Step]) -> Tensor:
