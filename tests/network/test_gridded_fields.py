@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import xarray as xr
 from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from scipy.interpolate import RegularGridInterpolator
 
 from gridtnp import Axis, Grid, PointSet
 from gridtnp.config import GriddedField
+from gridtnp.design.grids import MAX_TIMES, source_time_axis
 from gridtnp.network.fields import Raster, sample
+from gridtnp.sources.reading import read_source
 
 LAT, LON = Axis("lat", 40.0, 0.5, 7), Axis("lon", -3.0, 0.75, 9)
 GRID = Grid((LAT, LON), "sphere")
@@ -84,6 +88,34 @@ def test_the_nearest_time_counts_and_another_where_there_is_none() -> None:
     assert Raster.of(field, points).at(at)[0, :, 0].tolist() == [-6.0, 0.0, 0.0]
     early = Raster.of(field, points.select(x[0, :, 0] < -1))
     assert early.at(at)[0, :, 0].tolist() == [-6.0, -6.0, -6.0]
+
+
+@settings(max_examples=examples(20))
+@given(st.lists(st.booleans(), min_size=7, max_size=7).filter(any))
+def test_where_steps_are_missing_the_nearest_counts(known: list[bool]) -> None:
+    grid = Grid((Axis("time", -6.0, 1.0, 7), LAT, LON), "sphere")
+    field = GriddedField(source="era5", columns=(0,), grid=grid)
+    x = grid.points(dtype=torch.float64).flatten(0, 2)[None]
+    there = torch.tensor(known).repeat_interleave(63)
+    raster = Raster.of(field, PointSet(x, x[..., :1].clone()).select(there))
+    times = [t for t, there in zip(range(-6, 1), known, strict=True) if there]
+    at = torch.tensor([[[t, 41.0, 0.0] for t in range(-6, 1)]]).double()
+    found = raster.at(at)[0, :, 0].tolist()
+    assert found == [min(times, key=lambda s: (abs(s - t), s)) for t in range(-6, 1)]
+
+
+def test_of_a_long_window_the_latest_steps_are_kept_apart() -> None:
+    times = pd.date_range("2020-01-01", periods=200, freq="h")
+    field = xr.Dataset(
+        {"t": (("time", "lat", "lon"), np.zeros((200, 2, 2)))},
+        {"time": times, "lat": [0.0, 1.0], "lon": [0.0, 1.0]},
+    )
+    source = read_source("era5", field)[0]
+    axis = source_time_axis(source, "(-96h, 0h]")
+    assert axis.size == MAX_TIMES
+    assert axis.step == 1.0
+    assert axis.low + axis.step * (axis.size - 1) == pytest.approx(0.0, abs=0.01)
+    assert source_time_axis(source, "(-6h, 0h]").low == pytest.approx(-6.0, abs=0.01)
 
 
 def test_without_observations_it_is_zero() -> None:

@@ -245,7 +245,7 @@ def time_axis(data: Dataset, spec: TaskSpec, max_size: int = 8) -> Axis:
 
 
 def source_time_axis(source: Source, window: str) -> Axis:
-    """The times of a source in a time window, in hours from the task's time."""
+    """The times of a source in a time window, in hours from the task's time: the latest ones."""
     around = Window.parse(window)
     low, high = float(around.start / HOUR), float((around.stop - np.timedelta64(1, "ms")) / HOUR)
     times = source.times
@@ -253,7 +253,8 @@ def source_time_axis(source: Source, window: str) -> Axis:
     if times is not None and len(times) > 1:
         step = float(np.median(np.diff(np.unique(times))) / HOUR)
     size = max(1, round((high - low) / max(step, 1e-6)) + 1)
-    return Axis("time", low, max(step, 1e-6), min(size, MAX_TIMES))
+    step, more = max(step, 1e-6), max(size - MAX_TIMES, 0)
+    return Axis("time", low + more * step, step, size - more)
 
 
 def regular_axes(source: Source, west: float) -> tuple[Axis, Axis] | None:

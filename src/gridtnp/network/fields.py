@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp import ops
@@ -60,16 +60,12 @@ class Raster:
         values = points.y[..., list(field.columns)]
         total = ops.cell_sum(values, cell, weight, grid.size)
         count = ops.cell_sum(torch.ones_like(weight), cell, weight, grid.size)
-        if "time" in grid.names:  # a place without a value at one time has that of the others
-            shape = (len(total), *grid.shape)
+        if "time" in grid.names:  # a place without a value at one time has that of the nearest
             axis = 1 + grid.names.index("time")
-            sums, counts = (
-                t.unflatten(1, grid.shape).sum(axis, keepdim=True).expand(*shape, -1).flatten(1, -2)
-                for t in (total, count)
-            )
+            total, count = (t.unflatten(1, grid.shape) for t in (total, count))
+            nearest = _nearest_known(count > 0, axis)
             total, count = (
-                torch.where(count > 0, total, sums),
-                torch.where(count > 0, count, counts),
+                t.gather(axis, nearest.expand_as(t)).flatten(1, -2) for t in (total, count)
             )
         return cls(field, grid, origin, total / count.clamp_min(1), count[..., 0] > 0)
 
@@ -91,6 +87,17 @@ class Raster:
         weight = tent[..., space].prod(-1) * (valid & self.known[element, index])
         found = torch.einsum("bnk,bnkc->bnc", weight, self.values[element, index])
         return found / weight.sum(-1, keepdim=True).clamp_min(FAINT**3)
+
+
+def _nearest_known(known: Bool[Tensor, "*shape"], axis: int) -> Int[Tensor, "*shape"]:
+    """Of every entry, where the nearest that is known is along an axis; of two, the earlier."""
+    size = known.shape[axis]
+    shape = [size if i == axis else 1 for i in range(known.ndim)]
+    place = torch.arange(size, device=known.device).view(shape).expand_as(known)
+    before = torch.where(known, place, -1).cummax(axis).values
+    after = torch.where(known, place, size).flip(axis).cummin(axis).values.flip(axis)
+    far = (before < 0) | ((after < size) & (after - place < place - before))
+    return torch.where(far, after, before).clamp(0, size - 1)
 
 
 def rasters(fields: Sequence[GriddedField], context: Mapping[str, PointSet]) -> list[Raster]:
