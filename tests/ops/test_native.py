@@ -331,7 +331,5 @@ def test_nothing_is_read_beyond_the_gradient(out: int) -> None:
     if isinstance(native.library(), str) or sys.platform != "linux":
         pytest.skip("there is no C library, or another way to protect memory")
     code = AT_THE_END_OF_MEMORY.format(out=out)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

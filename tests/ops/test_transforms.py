@@ -1,4 +1,4 @@
-"""Derivatives of derivatives and the transforms of `torch.func`, for every op, in C if it can run."""
+"""Derivatives of derivatives and the transforms of `torch.func`, for every op, in C if it can."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
