@@ -84,6 +84,16 @@ def test_the_packaged_model_is_close_to_the_exact_answer(
     assert 0 < sum(gaps) / 2 < most
 
 
+def test_larger_squares_are_predicted_by_what_was_trained_now(tmp_path: Path) -> None:
+    row = "swin-tnp-pt-relative"
+    command = ["gp", "--scale", "smoke", "--length-scale", "0.5", "--larger", "1.5", "--rows", row]
+    options = ["--seeds", "1", "--data", "rank-limited", "--keep", str(tmp_path / "kept")]
+    main([*command, *options, "--out", str(tmp_path)])
+    trained = tmp_path / "smoke" / f"{row}-0.5-rank-limited-seed1"
+    assert (trained / "larger-1.5.json").exists()
+    assert list((tmp_path / "kept").glob("*.safetensors"))
+
+
 def test_with_no_rows_the_packaged_models_predict_on_larger_squares(tmp_path: Path) -> None:
     smoke = ["gp", "--scale", "smoke", "--length-scale", "0.5"]
     main([*smoke, "--rows", "--larger", "3", "--out", str(tmp_path)])

@@ -33,7 +33,7 @@ from gridtnp.reproduce.gp import (
     scale_for,
     trained,
 )
-from gridtnp.reproduce.rows import Plan, load_row, run_row
+from gridtnp.reproduce.rows import Plan, load_row, result_path, run_row
 from gridtnp.training.distributed import make_accelerator
 
 SCALES = ("smoke", "cpu", "full")
@@ -152,12 +152,12 @@ def _run_gp(options: argparse.Namespace, plan: Plan, console: Console) -> None:
             run_row(table, row, plan, console)
             if not first:
                 continue
-            folder = plan.out / GP(scale, length_scale).name_of(row)
+            folder = result_path(table, row, plan, plan.seeds[0]).parent
             for half in options.larger if row.endswith("relative") else ():
                 model = load_row(on_square(configuration(row, scale), half), folder)
                 run_larger(model, row, table, half, folder, plan.command)
             if options.keep is not None and row.endswith("relative"):
-                keep(row, table, plan.out, options.keep)
+                keep(row, table, folder, options.keep)
         for half in () if rows else options.larger:
             folder = plan.out / GP(scale, length_scale).name_of(PACKAGED)
             run_larger(trained(length_scale, half), PACKAGED, table, half, folder, plan.command)

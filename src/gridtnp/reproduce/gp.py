@@ -339,9 +339,8 @@ def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
     return model.eval()
 
 
-def keep(row: str, table: GP, out: Path, to: Path) -> None:
-    """Write weights and configuration of a trained row, as `trained` reads them."""
-    folder = out / table.name_of(row)
+def keep(row: str, table: GP, folder: Path, to: Path) -> None:
+    """Write weights and configuration of a row trained in a folder, as `trained` reads them."""
     tensors, _ = read_tensors(folder / "checkpoint.safetensors")
     trained_at = json.loads((folder / "result.json").read_text())["commit"]
     about = {"config": table.configuration(row).model_dump_json(), "commit": trained_at}

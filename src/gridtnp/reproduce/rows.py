@@ -127,7 +127,7 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
         recipe = replace(recipe, rate=_best(tried, row))
     found = []
     for seed in plan.seeds:
-        path = _path(experiment, row, plan, seed)
+        path = result_path(experiment, row, plan, seed)
         folder, before = path.parent, _read(experiment, path)
         if before.get("recipe") == asdict(recipe) and same_tests(before, experiment):
             found.append(before)
@@ -155,7 +155,7 @@ def run_row(experiment: Experiment, row: str, plan: Plan, console: Console) -> l
     return found
 
 
-def _path(experiment: Experiment, row: str, plan: Plan, seed: int) -> Path:
+def result_path(experiment: Experiment, row: str, plan: Plan, seed: int) -> Path:
     """The result of a row."""
     return plan.out / (experiment.name_of(row) + f"-seed{seed}" * (seed > 0)) / "result.json"
 
@@ -181,7 +181,7 @@ def same_tests(result: Result, experiment: Experiment) -> bool:
 def _known_rates(experiment: Experiment, row: str, plan: Plan) -> dict[float, float | None]:
     """The scores of learning rates in a result of the same training, if there is one."""
     for seed in plan.seeds:
-        before = _read(experiment, _path(experiment, row, plan, seed))
+        before = _read(experiment, result_path(experiment, row, plan, seed))
         tried = {float(rate): score for rate, score in before.get("rates", {}).items()}
         recipe = before.get("recipe", {}) | {"rate": experiment.recipe.rate}
         if set(tried) == set(plan.rates) and recipe == asdict(experiment.recipe):
