@@ -12,6 +12,7 @@ from gridtnp.reproduce.conclusions import CONCLUSIONS, difference, judge, verdic
 from gridtnp.reproduce.gp import NAMES
 from gridtnp.reproduce.tables import markdown, mean_and_error, number, paired
 from gridtnp.reproduce.weather import rows_of
+from gridtnp.reproduce.weather_report import rmse
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ["gp", "--scale", "smoke", "--length-scale", "0.5", "--rows", "cnp"]
@@ -90,6 +91,19 @@ def test_differences_are_judged_by_their_standard_errors() -> None:
     assert verdict([]) == "not run"
     assert verdict([clear, unclear], ties=True) == "holds here"
     assert verdict([(-1.0, 0.1), clear], ties=True) == "holds here in part"
+
+
+def test_errors_of_the_rmse_know_targets_and_neighbouring_times() -> None:
+    rng = np.random.default_rng(0)
+    squared = rng.gamma(2.0, size=(400, 1))
+    targets = rng.integers(1, 50, 400)
+    _, error = rmse({"squared_error": squared.tolist(), "targets": targets.tolist()})
+    draws = rng.integers(0, 400, (2000, 400))
+    means = (targets[draws] * squared[draws, 0]).sum(1) / targets[draws].sum(1)
+    assert error[0] == pytest.approx(np.sqrt(means).std(), rel=0.15)
+    again = np.repeat(np.arange(400), 10)
+    alike = {"squared_error": squared[again].tolist(), "targets": targets[again].tolist()}
+    assert rmse(alike)[1][0] == pytest.approx(error[0], rel=0.3)
 
 
 def test_tasks_that_are_alike_widen_the_interval() -> None:

@@ -162,11 +162,12 @@ def judge(table: str, results: Sequence[Result], scores: Sequence[Sequence[float
 
 
 def difference(better: np.ndarray, worse: np.ndarray) -> tuple[float, float]:
-    """Mean difference on the same test tasks, and its standard error.
+    """Mean difference on the same test tasks, and its standard error."""
+    return mean_over_times(np.asarray(better) - np.asarray(worse))
 
-    The error allows for tasks at neighbouring times being alike.
-    """
-    series = np.asarray(better) - np.asarray(worse)
+
+def mean_over_times(series: np.ndarray) -> tuple[float, float]:
+    """Mean over test tasks, and its standard error: those at neighbouring times may be alike."""
     mean, error = mean_and_error(series.tolist())
     return mean, error * math.sqrt(max(1.0, autocorrelation_time(series)))
 

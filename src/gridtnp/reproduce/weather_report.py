@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from gridtnp.evaluation.scores import CALIBRATED
-from gridtnp.reproduce.conclusions import NUMBERS, difference, judge
+from gridtnp.reproduce.conclusions import NUMBERS, difference, judge, mean_over_times
 from gridtnp.reproduce.figures import Mark, tradeoff
 from gridtnp.reproduce.rows import Result, measure_times, same_tests
 from gridtnp.reproduce.tables import (
@@ -65,7 +64,7 @@ def write_report(experiment: Weather, out: Path, command: str, console: Console)
     marks = [
         Mark(r["row"], f"{mean:.3f}  {_label(experiment, r)}", r["forward_ms"], mean, error)
         for r in results
-        for mean, error in [mean_and_error(r["groups"]["all"]["log_likelihood"])]
+        for mean, error in [mean_over_times(np.array(r["groups"]["all"]["log_likelihood"]))]
     ]
     marks.sort(key=lambda mark: -mark.score)
     figure = tradeoff({"": marks}, "log-likelihood", out / "tradeoff.png")
@@ -76,7 +75,8 @@ def rmse(group: Mapping[str, list]) -> tuple[np.ndarray, np.ndarray]:
     """Root-mean-square error of every variable over all targets, and its standard error."""
     squared, weight = np.array(group["squared_error"]), np.array(group["targets"])[:, None]
     mean = (weight * squared).sum(0) / weight.sum()
-    error = squared.std(0, ddof=1) / math.sqrt(len(squared)) if len(squared) > 1 else 0 * mean
+    moves = weight / weight.mean() * (squared - mean)  # what every task adds to the mean
+    error = np.array([mean_over_times(column)[1] for column in moves.T])
     return np.sqrt(mean), error / (2 * np.sqrt(mean))
 
 
@@ -115,10 +115,15 @@ def _page(experiment: Weather, results: list[Result], baselines: list[Result]) -
             for r in everything
         ]
         lines += [*markdown(["model", *variables], body), ""]
-    lines += ["**The paper's conclusions**, by differences in log-likelihood on the same tasks", ""]
+    lines += [
+        "**The paper's conclusions**, by differences in log-likelihood on the same tasks (± two "
+        "standard errors)",
+        "",
+    ]
     lines += [*judge(experiment.table, results, likelihoods), ""]
     if baselines:
-        lines += ["**Against the best baseline**, by differences in CRPS on the same tasks", ""]
+        words = "by differences in CRPS on the same tasks (± two standard errors)"
+        lines += [f"**Against the best baseline**, {words}", ""]
         lines += [*_against_baselines(experiment, results, baselines), ""]
     return "\n".join([*lines, *made_by(everything)])
 
@@ -132,12 +137,12 @@ def _scores(experiment: Weather, results: list[Result], group: str) -> list[str]
     for r in results:
         scores = r["groups"][group]
         error, uncertainty = rmse(scores)
-        crps = np.array(scores["crps"]).mean(1).tolist()
+        crps = np.array(scores["crps"]).mean(1)
         line = [
             *_names(experiment, r),
-            number(*mean_and_error(scores["log_likelihood"])),
+            number(*mean_over_times(np.array(scores["log_likelihood"]))),
             number(float(error.mean()), float(uncertainty.mean())),
-            number(*mean_and_error(crps)),
+            number(*mean_over_times(crps)),
             f"{100 * mean_and_error(scores['inside'])[0]:.1f} %",
             number(mean_and_error(scores["normalised"])[0]),
         ]
