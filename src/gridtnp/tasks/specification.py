@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -156,8 +157,11 @@ class TaskSpec(Part):
         data = self.aligned(data, grid)
         selections = selection or {}
         context = {
-            name: default_context(
-                data, held.source, selections.get(name), of=held.of, window=held.window
+            name: replace(
+                default_context(data, held.source, selections.get(name)),
+                of=held.of,
+                window=held.window,
+                variables=held.variables,
             )
             for name, held in self.contexts.items()
         }
