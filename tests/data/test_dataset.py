@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridtnp.data.dataset import Dataset
+from gridtnp.design.grids import extent_of
+from gridtnp.sources.coordinates import wrap
 from gridtnp.sources.quality import DataWarning
 from gridtnp.sources.source import Records
 
@@ -28,6 +30,18 @@ def dataset(**more: object) -> Dataset:
 def heights() -> xr.DataArray:
     lat, lon = np.arange(45.0, 60.0), np.arange(-6.0, 7.0)
     return xr.DataArray(lat[:, None] * 10 + lon, {"lat": lat, "lon": lon}, ("lat", "lon"), "height")
+
+
+def test_a_global_field_does_not_tear_stations_across_the_date_line() -> None:
+    stations = weather.stations().assign(lon=lambda t: (t.lon + 179.0 + 180.0) % 360.0 - 180.0)
+    lat, lon = np.arange(-90.0, 91.0, 10.0), np.arange(-180.0, 180.0, 10.0)
+    shape = (len(weather.TIMES), len(lat), len(lon))
+    coordinates = {"time": weather.TIMES, "lat": lat, "lon": lon}
+    field = xr.Dataset({"t2m": (("time", "lat", "lon"), np.ones(shape))}, coordinates)
+    data = Dataset({"stations": stations, "era5": field}, target="stations.t2m")
+    assert np.ptp(wrap(data.sources["stations"].lon, data.west)) < 10.0
+    assert extent_of(data).east - extent_of(data).west < 100.0
+    assert Dataset({"stations": stations, "era5": field}, target="era5.t2m").west == -180.0
 
 
 # ---- contents ------------------------------------------------------------------------------------

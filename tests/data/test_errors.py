@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -14,10 +15,13 @@ from torch.distributions import Normal
 
 import gridtnp as gt
 from gridtnp.baselines.kriging import KrigingParameters, posterior
+from gridtnp.baselines.regression import RegressionKriging
 from gridtnp.distributions.marginals import Gaussian, Product, of_readings
+from gridtnp.evaluation.baselines import Training, fit_baseline
 from gridtnp.kriging.fitting import deform, fit
 from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs
 from gridtnp.recipes import Recipe
+from gridtnp.tasks.specification import TaskSpec
 
 SMALL: dict[str, Any] = {"dim": 8, "heads": 2, "layers": 1, "cell": 1.0, "window": (2, 2)}
 GOOD, BAD = 0.1, 3.0
@@ -91,6 +95,28 @@ def test_wrong_errors_are_refused() -> None:
     with pytest.raises(ValueError, match=r"has the variables \['p', 't'\]; name one of them"):
         gt.Dataset({"s": rows}, target="s.t", error={"s": "sigma"})
     assert gt.Dataset({"s": rows}, target="s.t", error={"s.t": "sigma"}).errors == {"s.t": "sigma"}
+
+
+@pytest.mark.parametrize("name", ["climatology", "boosting", "pretrained", "regression-kriging"])
+def test_what_is_fitted_to_readings_has_their_errors_already(name: str) -> None:
+    data = dataset(table().drop(columns="sigma"), BAD)
+    training = Training(TaskSpec.of(data), data, held_out=False)
+    fitted = fit_baseline(name, training, data)
+    if isinstance(fitted.baseline, RegressionKriging):
+        alone = replace(fitted, baseline=RegressionKriging(fitted.baseline.regression, None))
+        assert (fitted.baseline.of_readings, alone.baseline.of_readings) == (False, True)
+        fitted = alone
+    task = next(training.tasks())
+    np.testing.assert_array_equal(fitted.predict(task).std, fitted.baseline.predict(task)[1])
+
+
+def test_the_error_of_a_reading_is_added_to_kriging() -> None:
+    data = dataset(table().drop(columns="sigma"), BAD)
+    training = Training(TaskSpec.of(data), data, held_out=False)
+    fitted, task = fit_baseline("kriging", training, data), next(training.tasks())
+    std = fitted.baseline.predict(task)[1]
+    assert std is not None
+    np.testing.assert_allclose(fitted.predict(task).std, np.hypot(std, BAD))
 
 
 def test_points_with_wrong_errors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import xarray as xr
 import gridtnp as gt
 from gridtnp.data.coast import LAND
 from gridtnp.design.features import FEWEST, add_land_fraction
+from gridtnp.inference.context_reader import ContextReader
+from gridtnp.tasks.specification import TaskSpec
 
 BRITAIN, BOHEMIA = ((50.0, 58.0), (-6.0, 1.0)), ((48.5, 51.0), (11.0, 16.0))
 TINY = {"dim": 16, "heads": 2, "layers": 1, "cell": 2.0}
@@ -80,3 +82,17 @@ def test_nobody_has_to_give_it(tmp_path: Path) -> None:
     fresh = fresh[(fresh["time"] == "2020-01-27") & fresh["station"].isin(rows.labels[kept])]
     found = again.predict({"stations": fresh}, at=grid)["t_mean"]
     np.testing.assert_allclose(found, field, rtol=1e-5)
+
+
+def test_a_share_of_land_of_ones_own_must_be_given_again() -> None:
+    rows = table(BRITAIN, 8)
+    grid = gt.latlon_grid(lat=(49.0, 59.0), lon=(-7.0, 2.0), step=1.0)
+    own = xr.full_like(gt.land_fraction(grid), 0.25)
+    data = gt.Dataset({"stations": rows}, target="stations.t", static={LAND: own})
+    spec = TaskSpec.of(data)
+    with pytest.raises(ValueError, match="'land_fraction', which the model was trained with, is"):
+        ContextReader.of(spec, {"stations": rows})
+    with pytest.raises(ValueError, match=r"features \[\], but the model was trained with \['land"):
+        spec.aligned(gt.Dataset({"stations": rows}, target="stations.t"))
+    found = ContextReader.of(spec, {"stations": rows}, {LAND: own})
+    assert (found.data.static_at("stations") == 0.25).all()

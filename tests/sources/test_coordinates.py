@@ -74,6 +74,7 @@ def test_invalid_coordinates() -> None:
         ([350.0, 0.0, 10.0], False),
         (list(np.arange(0, 360, 5.0)), False),
         ([170.0, 175.0, 180.0, 185.0, 190.0], True),
+        ([120.0, 130.0, 190.0, 210.0], True),
         ([-125.0, -66.0], False),
         ([5.0], False),
     ],

@@ -43,3 +43,20 @@ def test_a_specification_survives_json_and_makes_the_same_tasks(data: Dataset) -
 def test_a_single_variable_is_asked_for_by_name(data: Dataset) -> None:
     one = TaskSpec.of(data).contexts["gauges"].model_copy(update={"variables": ("wind",)})
     assert one.of == "gauges.wind"
+
+
+def test_more_columns_in_later_data_change_nothing(data: Dataset) -> None:
+    spec, normaliser = TaskSpec.of(data), Normaliser.fit(data)
+    rows = data.sources["gauges"]
+    assert rows.loaded is not None
+    table = pd.DataFrame(rows.loaded.astype(float), columns=list(rows.names))
+    index = np.arange(rows.size)
+    places = rows.places(index)
+    table = table.assign(lat=rows.lat[places], lon=rows.lon[places], time=rows.times_of(index))
+    later = [
+        Dataset({"gauges": t}, target="gauges.rain") for t in (table, table.assign(checked=1.0))
+    ]
+    before, after = (spec.sampler(d, normaliser).draw(0).context["gauges"] for d in later)
+    assert before.y is not None
+    assert after.y is not None
+    assert torch.equal(before.y, after.y)

@@ -126,6 +126,11 @@ class Baseline(ABC):
     def predict(self, raw_task: RawTask) -> Forecast:
         """Means, and standard deviations if it predicts them."""
 
+    @property
+    def of_readings(self) -> bool:
+        """Whether its standard deviations are of readings, errors included, not of the truth."""
+        return True
+
     def notes(self) -> tuple[str, ...]:
         """Remarks to print below the scores."""
         return ()

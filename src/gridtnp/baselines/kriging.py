@@ -89,6 +89,10 @@ class Kriging(Baseline):
         fitted = [_fit(name, data) for name, data in zip(names, found, strict=True)]
         return cls(fitted, drift=drift)
 
+    @property
+    def of_readings(self) -> bool:
+        return False  # it knows the errors of its observations
+
     def notes(self) -> tuple[str, ...]:
         if not self._reduced:
             return ()

@@ -208,6 +208,10 @@ class RegressionKriging(Baseline):
             regression, Kriging.fit([task for task, _ in residuals[:TIMES]], names, drift=drift)
         )
 
+    @property
+    def of_readings(self) -> bool:
+        return self.kriging is None
+
     def notes(self) -> tuple[str, ...]:
         return () if self.kriging is None else self.kriging.notes()
 

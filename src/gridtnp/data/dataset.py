@@ -24,7 +24,7 @@ from gridtnp.errors import require_known
 from gridtnp.sources.coordinates import western_edge
 from gridtnp.sources.quality import Note, read_errors, warn, write_log
 from gridtnp.sources.reading import Data, read_source
-from gridtnp.sources.source import Source, Variable, hash_arrays
+from gridtnp.sources.source import Panel, Source, Variable, hash_arrays
 from gridtnp.sources.times import duration, show, to_time
 
 
@@ -84,7 +84,7 @@ class Dataset:
         notes += self._unknown_statics()
         notes += unit_conflicts(self.sources)
         self.notes = tuple(notes)
-        self.west = western_edge(np.concatenate([s.lon for s in self.sources.values()]))
+        self.west = self._western_edge()
         self.part = "all"
         self.period: Period | None = None
         self.task_time: np.datetime64 | None = None
@@ -357,6 +357,17 @@ class Dataset:
         if len(owners) != 1:
             raise ValueError(f"The targets are of sources {owners}; they must be of one source.")
         return owners[0], tuple(name for _, names in found for name in names)
+
+    def _western_edge(self) -> float:
+        """That of all sources, or of those that are the target's or not gridded: a global field has
+        no gap, but the stations of a region have one.
+        """
+        west = western_edge(np.concatenate([s.lon for s in self.sources.values()]))
+        if west != -180.0:
+            return west
+        points = [s for s in self.sources.values() if not isinstance(s, Panel) or s.shape is None]
+        held = {s.name: s.lon for s in (*points, self.sources[self.target_source])}
+        return western_edge(np.concatenate(list(held.values())))
 
     def _set_units(self, units: Mapping[str, str]) -> None:
         for name, unit in units.items():

@@ -74,7 +74,7 @@ class FittedBaseline:
             return Prediction.of(self.baseline.marginals(raw_task))
         mean, std = self.baseline.predict(raw_task)
         if std is not None:
-            error = raw_task.truth_error  # what is predicted is a reading
+            error = None if self.baseline.of_readings else raw_task.truth_error
             return Prediction(mean, std if error is None else np.hypot(std, error))
         if self.rmse is None:
             return Prediction(mean, np.zeros(mean.shape), "none")

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.coast import LAND
 from gridtnp.data.dataset import Dataset
 from gridtnp.errors import require_known
 from gridtnp.inference.queries import Query
@@ -188,8 +187,7 @@ def dataset_of(
         for name, data in sources.items()
     }
     if static is None and spec.statics:
-        given = [name for name in spec.statics if name != LAND]
-        static = {name: f"{_owner(name, opened)}.{name}" for name in given}
+        static = {name: f"{_owner(name, opened)}.{name}" for name in spec.given_statics}
     wanted = spec.target_source if spec.target_source in opened else next(iter(opened))
     return Dataset(
         opened,

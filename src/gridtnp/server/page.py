@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from gridtnp import __version__
-from gridtnp.data.coast import LAND
 from gridtnp.evaluation.evaluate import evaluate
 from gridtnp.inference.conditioning import Conditioner, Context
 from gridtnp.inference.forecasts import above
@@ -66,7 +65,7 @@ class LivePage:
             name=served.name,
             **self._evaluated(),
             columns=["lat", "lon", *(["time"] if served.times is not None else []),
-                     *served.variables, *(name for name in spec.statics if name != LAND)],
+                     *served.variables, *spec.given_statics],
             collection=COLLECTION,
             sources=[spec.target_source, *(n for n in sources if n != spec.target_source)],
             report=self.report,

@@ -189,14 +189,14 @@ def unit_vectors(
 def western_edge(lon: np.ndarray) -> float:
     """The western end of the range of longitudes.
 
-    It is -180, or the middle of the widest gap if the data lie on both sides of the date line.
+    It is -180, or the middle of the widest gap if that is elsewhere and at least 60° wide.
     """
     sorted_lon = np.unique(wrap(lon))
     if len(sorted_lon) < 2:
         return -180.0
     gaps = np.diff(np.append(sorted_lon, sorted_lon[0] + 360.0))
     widest = int(np.argmax(gaps))
-    if widest == len(gaps) - 1 or gaps[widest] < 60.0 or gaps[-1] > 30.0:
+    if widest == len(gaps) - 1 or gaps[widest] < 60.0:
         return -180.0
     return float(np.round(sorted_lon[widest] + gaps[widest] / 2))
 

@@ -32,24 +32,19 @@ TRIES = 100
 class Context:
     """A context set: which observations of `of` (a source, or `"source.variable"`), and when.
 
-    Without `of`, it is the source called like the set. Sets of one `group` select the same rows of
-    their source, and each keeps those where its own variables are observed.
+    Without `of`, it is the source called like the set; of a source, all variables or some. Sets of
+    one `group` select the same rows of their source, and each keeps those where its own variables
+    are observed.
     """
 
     selection: Selection
     window: str | None = None
     of: str | None = None
     group: str | None = None
+    variables: tuple[str, ...] | None = None
 
 
-def default_context(
-    data: Dataset,
-    source: str,
-    selection: Selection | None = None,
-    *,
-    of: str | None = None,
-    window: str | None = None,
-) -> Context:
+def default_context(data: Dataset, source: str, selection: Selection | None = None) -> Context:
     """The context set of a source where the user has not said otherwise.
 
     All of it; of the target's own source a random fraction, unless the targets are held out.
@@ -58,7 +53,7 @@ def default_context(
     if selection is None:
         partly = own and not data.held_out
         selection = Fraction(0.05, 0.95, spare=True) if partly else Whole()
-    return Context(selection, window=window, of=of, group=source if own else None)
+    return Context(selection, group=source if own else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +229,8 @@ class Sampler:
         for name, context in self._contexts.items():
             of, window = context.of or name, Window.parse(context.window or self.window)
             kept = self.data.context_places.get(of.split(".")[0])
-            found[name] = SourceVariables.of(self.data, name, of, window, kept)
+            held = SourceVariables.of(self.data, name, of, window, kept)
+            found[name] = replace(held, variables=context.variables or held.variables)
         return found
 
     @cached_property

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
 
 from gridtnp.config import Part
-from gridtnp.data.coast import LAND
+from gridtnp.data.coast import LAND, Coast
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
 from gridtnp.grid import Grid
@@ -39,7 +40,8 @@ class ContextSet(Part):
 class TaskSpec(Part):
     """Names, time windows and features; see `Sampler`. `target` holds `"source.variable"` names.
 
-    `west` is the western end of the range of longitudes, `errors` are those of `Dataset`.
+    `west` is the western end of the range of longitudes, `errors` are those of `Dataset`. With
+    `own_land`, the share of land was given with the data, not computed.
     """
 
     coordinates: tuple[str, ...]
@@ -54,6 +56,7 @@ class TaskSpec(Part):
     every: str | None = None
     west: float = -180.0
     errors: dict[str, float | str] = Field(default_factory=dict)
+    own_land: bool = False
 
     @classmethod
     def of(
@@ -83,16 +86,17 @@ class TaskSpec(Part):
             },
             west=data.west,
             errors=dict(data.errors),
+            own_land=LAND in data.statics and not isinstance(data.statics[LAND].field, Coast),
             **times,
         )
 
     def aligned(self, data: Dataset, grid: Grid | None = None) -> Dataset:
         """The data with the features and longitudes that the model was trained with.
 
-        The share of land is computed if it is not given. With a `grid`, without the locations
+        The share of land is computed if it was in training. With a `grid`, without the locations
         outside of it.
         """
-        if LAND in self.statics and LAND not in data.statics:
+        if self.statics != self.given_statics and LAND not in data.statics:
             data = data.with_land_fraction()
         features = (*self.statics, *self.computed)
         given = (*data.statics, *data.computed)
@@ -132,6 +136,11 @@ class TaskSpec(Part):
         )
 
     @property
+    def given_statics(self) -> tuple[str, ...]:
+        """The static features that come with the data; the others are computed."""
+        return tuple(name for name in self.statics if name != LAND or self.own_land)
+
+    @property
     def target_source(self) -> str:
         return self.target[0].partition(".")[0]
 
@@ -156,8 +165,11 @@ class TaskSpec(Part):
         data = self.aligned(data, grid)
         selections = selection or {}
         context = {
-            name: default_context(
-                data, held.source, selections.get(name), of=held.of, window=held.window
+            name: replace(
+                default_context(data, held.source, selections.get(name)),
+                of=held.of,
+                window=held.window,
+                variables=held.variables,
             )
             for name, held in self.contexts.items()
         }
