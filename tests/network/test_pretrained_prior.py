@@ -10,37 +10,21 @@ import pandas as pd
 import pytest
 import small
 import torch
+from test_kriged_network import config
 
 import gridtnp as gt
-from gridtnp import Axis, Grid, GriddedTNP, ModelConfig, PointSet, Task, build_model
-from gridtnp.config import Cell, Embedded, GriddedConfig, Kriging, Neighbour, PseudoToken, Raw, Swin
+from gridtnp import GriddedTNP, PointSet, Task, build_model
+from gridtnp.config import Kriging
 from gridtnp.exporting import export
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
 from gridtnp.training.calibration import calibrate_network
 
-GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
-
 
 def network(pretrained: bool = True) -> KrigedNetwork:
-    config = ModelConfig(
-        coordinates=("lat", "lon"),
-        sources={"stations": 1},
-        features=("elevation",),
-        tokens=Embedded(embedding=(Cell(of=("lat", "lon")), Raw(of=("elevation",)))),
-        architecture=GriddedConfig(
-            grid=GRID,
-            grid_encoder=PseudoToken(),
-            processor=Swin(layers=1, window=(4, 4)),
-            decoder=Neighbour(neighbours=9),
-            positions="relative",
-        ),
-        dim=16,
-        heads=2,
-        prior=Kriging(of=(("stations", 0),), drift=("elevation",), pretrained=pretrained),
-    )
+    prior = Kriging(of=(("stations", 0),), drift=("elevation",), pretrained=pretrained)
     torch.manual_seed(0)
-    found = build_model(config)
+    found = build_model(config(sources={"stations": 1}, prior=prior))
     assert isinstance(found, KrigedNetwork)
     return found.eval()
 

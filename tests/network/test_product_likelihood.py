@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_kriged_network import config, points, task
 
-from gridtnp import PointSet, Task, build_model
+from gridtnp import Task, build_model
 from gridtnp.config import Kriging, Likelihood, ModelConfig
 from gridtnp.distributions.marginals import Gaussian, Product
 from gridtnp.distributions.mixed import BernoulliGamma
@@ -162,15 +162,10 @@ def test_targets_that_are_masked_count_for_nothing(kind: str) -> None:
     pair = kind == "bivariate-gaussian"
     kinds = (Likelihood(kind=kind, components=sizes.get(kind)),) * (1 + pair)
     network = build_model(config(dim_y=len(kinds), prior=None, likelihood=kinds))
-    given, few = task(), points(4, len(kinds), seed=3, batch=2)
-    assert few.y is not None
-    few = replace(few, y=torch.ones_like(few.y))
-    wide = {k: torch.nn.functional.pad(v, (0, 0, 0, 3)) for k, v in vars(few).items() if k in "xy"}
-    features = torch.zeros(2, 7, 1)
-    features[:, :4] = few.features
-    mask = torch.arange(7).expand(2, -1) < 4
-    padded = PointSet(wide["x"] + 0 * features + ~mask[..., None] * few.x[:, :1], wide["y"], mask)
-    padded = replace(padded, features=features)
+    given, many = task(), points(7, len(kinds), seed=3)
+    assert many.y is not None
+    few = replace(many, y=torch.ones_like(many.y)).select(slice(0, 4))
+    padded = replace(many, y=torch.ones_like(many.y), mask=torch.arange(7).expand(2, -1) < 4)
     expected = network.loss(Task(given.context, few))
     assert bool(expected.isfinite())
     torch.testing.assert_close(network.loss(Task(given.context, padded)), expected)

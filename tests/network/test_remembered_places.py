@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_kriged_network import GRID, config
 
 from gridtnp import (
-    Axis,
     Dataset,
-    Grid,
     GriddedTNP,
     ModelConfig,
     PointSet,
@@ -22,33 +21,18 @@ from gridtnp import (
     build_model,
     testing,
 )
-from gridtnp.config import Cell, Embedded, GriddedConfig, Kriging, Neighbour, PseudoToken, Raw, Swin
+from gridtnp.config import Kriging
 from gridtnp.network import kriging
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
 from gridtnp.training.fit import _task_maker
 
-GRID = Grid((Axis.cells("lat", 40.0, 48.0, 8), Axis.cells("lon", 0.0, 8.0, 8)), "sphere")
 PLACES = 6
 
 
-def config() -> ModelConfig:
-    return ModelConfig(
-        coordinates=("lat", "lon"),
-        sources={"stations": 1},
-        features=("elevation",),
-        tokens=Embedded(embedding=(Cell(of=("lat", "lon")), Raw(of=("elevation",)))),
-        architecture=GriddedConfig(
-            grid=GRID,
-            grid_encoder=PseudoToken(),
-            processor=Swin(layers=1, window=(4, 4)),
-            decoder=Neighbour(neighbours=9),
-            positions="relative",
-        ),
-        dim=16,
-        heads=2,
-        prior=Kriging(of=(("stations", 0),), drift=("elevation",), length_scale=2.0, places=PLACES),
-    )
+def remembering() -> ModelConfig:
+    prior = Kriging(of=(("stations", 0),), drift=("elevation",), length_scale=2.0, places=PLACES)
+    return config(sources={"stations": 1}, prior=prior)
 
 
 def stations(n: int, seed: int) -> PointSet:
@@ -60,7 +44,7 @@ def stations(n: int, seed: int) -> PointSet:
 
 def knowing(at: PointSet) -> KrigedNetwork:
     """A network that knows deviations of the places of some points."""
-    network = build_model(config())
+    network = build_model(remembering())
     assert isinstance(network, KrigedNetwork)
     field = network.process(0).persistent
     assert field is not None
@@ -77,7 +61,7 @@ def knowing(at: PointSet) -> KrigedNetwork:
 
 def test_known_places_are_predicted_with_their_deviations() -> None:
     at = stations(PLACES, 0)
-    network, plain = knowing(at), build_model(config()).eval()
+    network, plain = knowing(at), build_model(remembering()).eval()
     nothing = Task({}, at)
     with torch.no_grad():
         known, unknown = network(nothing), plain(nothing)

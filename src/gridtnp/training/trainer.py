@@ -160,8 +160,7 @@ class Trainer:
 
     def record_score(self, score: float) -> None:
         """Keep the weights if they are the best so far; stop early if the patience is exhausted."""
-        best = -math.inf if self.state.best is None else self.state.best
-        if score > best or (self.state.best is None and not math.isnan(score)):
+        if not math.isnan(score) and (self.state.best is None or score > self.state.best):
             self.state.best, self.state.waiting = score, 0
             self.best = {k: v.cpu() for k, v in self._weights_to_keep().items()}
             if self.files is not None and self.accelerator.is_main_process:
