@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 from torch.distributions import Exponential, Normal
 
-from gridtnp.distributions.continuous import LogNormal, NormalMixture, QuantileSpline, StudentT
+from gridtnp.distributions.continuous import LogNormal, NormalMixture, StudentT
 from gridtnp.distributions.discrete import Bernoulli, Categorical, NegativeBinomial, Poisson
 from gridtnp.distributions.marginals import (
     Gaussian,
@@ -27,6 +27,7 @@ from gridtnp.distributions.marginals import (
     outputs_of,
 )
 from gridtnp.distributions.mixed import BernoulliGamma, CensoredGamma, SpikedBeta
+from gridtnp.distributions.quantile_spline import QuantileSpline
 from gridtnp.distributions.special import betainc, gammainc, student_cdf
 from gridtnp.network.likelihoods import FAMILIES
 
@@ -72,7 +73,7 @@ def brute_force(d: Marginal, kind: str, f: Callable[[Tensor], Tensor]) -> float:
         small = torch.logspace(-290, -1, 300, dtype=torch.float64)
         ends = torch.cat([ends, small, 1 - small[-60:]])
         ends = ends[(ends > 0) & ~torch.isin(ends, points)]
-    if kind == "quantiles":  # its density jumps at the knots
+    if kind == "quantiles":  # its density has kinks at the knots
         assert isinstance(d, QuantileSpline)
         ends = torch.cat([ends, d.knots[0]])
     ends = torch.unique(ends[(ends > d.limits[0]) & (ends < d.limits[1])])
@@ -363,15 +364,44 @@ def test_classes() -> None:
 
 
 @given(seed=seeds)
-def test_quantile_spline_passes_through_its_knots(seed: int) -> None:
+def test_a_quantile_spline_integrates_its_slopes(seed: int) -> None:
+    """Its quantiles are the integral of slopes that are linear between the levels."""
     rng = np.random.default_rng(seed)
-    knots = torch.from_numpy(np.sort(rng.normal(size=(2, 4)), -1))
-    tails = torch.from_numpy(rng.uniform(0.1, 2, (2, 2)))
-    d = QuantileSpline(knots[:, 0], knots.diff(), tails)
-    for i in range(4):
-        level = number((i + 1) / 5)
-        assert torch.allclose(d.icdf(level), knots[:, i])
-        assert torch.allclose(d.cdf(knots[:, i]), level)
+    lowest, slopes = rng.normal(size=2), rng.uniform(0.1, 2, (2, 4))
+    d = QuantileSpline(torch.from_numpy(lowest), torch.from_numpy(slopes))
+    for level in rng.uniform(1 / 5, 4 / 5, 5):
+        at = np.append(np.arange(1, 5)[np.arange(1, 5) < 5 * level], 5 * level)
+        each = np.stack([np.interp(at, np.arange(1, 5), row) for row in slopes])
+        expected = lowest + np.trapezoid(each, at)
+        found = d.icdf(number(level))
+        assert found.numpy() == pytest.approx(expected)
+        assert d.cdf(found).numpy() == pytest.approx(level)
+
+
+@given(seed=seeds)
+def test_the_density_of_a_quantile_spline_is_continuous(seed: int) -> None:
+    d = made("quantiles", seed)
+    assert isinstance(d, QuantileSpline)
+    knots = d.knots[0]
+    near = 1e-9 * d.widths.min()
+    one = wide(d, len(knots))
+    before, after = one.log_prob(knots - near), one.log_prob(knots + near)
+    torch.testing.assert_close(before, after, rtol=0, atol=1e-5)
+
+
+def test_quantiles_learn_from_log_likelihoods() -> None:
+    """Fitted to a skewed distribution by gradients of the log-density: its cross-entropy."""
+    known = stats.gamma(2.0)
+    y = torch.from_numpy(known.ppf((np.arange(400) + 0.5) / 400))
+    raw = torch.zeros(16, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([raw], lr=0.05)
+    for _ in range(400):
+        optimiser.zero_grad()
+        loss = -FAMILIES["quantiles"](15).make(raw, 0.0).log_prob(y).mean()
+        loss.backward()
+        optimiser.step()
+    best = -float(np.mean(known.logpdf(y.numpy())))
+    assert float(loss.detach()) == pytest.approx(best, abs=0.02)
 
 
 @settings(max_examples=examples(20))

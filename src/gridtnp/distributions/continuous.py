@@ -1,11 +1,10 @@
-"""Distributions with a density: Student's t, lognormal, normal mixture, spline of quantiles."""
+"""Distributions with a density: Student's t, lognormal, normal mixture."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-import torch.nn.functional as F
 from scipy import special
 from torch import Tensor
 
@@ -166,119 +165,6 @@ class NormalMixture(Marginal):
     def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
         loc, scale = mean[..., None] + std[..., None] * self.loc, std[..., None] * self.scale
         return NormalMixture(self.log_weight, loc, scale)
-
-
-class QuantileSpline(Marginal):
-    """Linear interpolation between quantiles at fixed levels, with exponential tails.
-
-    The k quantiles have equally spaced levels 1 / (k + 1), …, k / (k + 1): `lowest` is the first,
-    `widths` are the distances between them along a last axis, and `tails` the scales of the lower
-    and the upper tail.
-    """
-
-    def __init__(self, lowest: Tensor, widths: Tensor, tails: Tensor) -> None:
-        self.lowest, self.widths, self.tails = lowest, widths, tails
-        self.knots = lowest[..., None] + F.pad(widths, (1, 0)).cumsum(-1)
-        super().__init__(lowest=lowest, widths=widths, tails=tails)
-
-    @property
-    def step(self) -> float:
-        """The probability between two knots, and of each tail."""
-        return 1 / (self.knots.shape[-1] + 1)
-
-    @property
-    def mean(self) -> Tensor:
-        a, b = self.knots[..., :-1], self.knots[..., 1:]
-        low, high = self._ends()
-        ends = low - self.tails[..., 0] + high + self.tails[..., 1]
-        return self.step * (((a + b) / 2).sum(-1) + ends)
-
-    @property
-    def variance(self) -> Tensor:
-        centre = self.mean[..., None]
-        a, b = self.knots[..., :-1] - centre, self.knots[..., 1:] - centre
-        ends = torch.stack(self._ends(), -1) - centre
-        outward = torch.stack([-self.tails[..., 0], self.tails[..., 1]], -1)
-        tails = (ends**2 + 2 * ends * outward + 2 * self.tails**2).sum(-1)
-        return self.step * (((a**2 + a * b + b**2) / 3).sum(-1) + tails)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        low, high = self._ends()
-        under, over = self.tails[..., 0], self.tails[..., 1]
-        left = (value - low).clamp(max=0) / under - under.log()
-        right = (high - value).clamp(max=0) / over - over.log()
-        inner = -self._at(self.widths, self._segment(value)).log()
-        found = torch.where(value < low, left, torch.where(value > high, right, inner))
-        return found + math.log(self.step)
-
-    def cdf(self, value: Tensor) -> Tensor:
-        low, high = self._ends()
-        left = self.step * ((value - low).clamp(max=0) / self.tails[..., 0]).exp()
-        right = 1 - self.step * ((high - value).clamp(max=0) / self.tails[..., 1]).exp()
-        segment = self._segment(value)
-        start, width = self._at(self.knots, segment), self._at(self.widths, segment)
-        inner = self.step * (1 + segment + (value - start) / width)
-        return torch.where(value < low, left, torch.where(value > high, right, inner))
-
-    def icdf(self, value: Tensor) -> Tensor:
-        p = value.double().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
-        low, high = self._ends()
-        left = low + self.tails[..., 0] * (p / self.step).clamp(max=1).log()
-        right = high - self.tails[..., 1] * ((1 - p) / self.step).clamp(max=1).log()
-        place = (p / self.step - 1).clamp(0, self.knots.shape[-1] - 1)
-        segment = place.floor().long().clamp(max=self.knots.shape[-1] - 2)
-        width = self._at(self.widths, segment)
-        inner = self._at(self.knots, segment) + (place - segment) * width
-        found = torch.where(p < self.step, left, torch.where(p > 1 - self.step, right, inner))
-        return found.to(self.knots)
-
-    def crps(self, value: Tensor) -> Tensor:
-        """∫ F² below the observation plus ∫ (1 − F)² above it, segment by segment."""
-        a, b, y = self.knots[..., :-1], self.knots[..., 1:], value[..., None]
-        split = torch.maximum(torch.minimum(y, b), a)
-        start = self.step * torch.arange(1, a.shape[-1] + 1, device=a.device)
-        level, end = start + self.step * (split - a) / self.widths, start + self.step
-        below = (split - a) * _mean_square(start, level)
-        above = (b - split) * _mean_square(1 - level, 1 - end)
-        low, high = self._ends()
-        left = _tail_crps((low - value) / self.tails[..., 0], self.step) * self.tails[..., 0]
-        right = _tail_crps((value - high) / self.tails[..., 1], self.step) * self.tails[..., 1]
-        return (below + above).sum(-1) + left + right
-
-    def _kinks(self, value: Tensor, threshold: float) -> Tensor:
-        levels = [torch.full_like(value, self.step * i) for i in range(1, self.knots.shape[-1] + 1)]
-        return torch.cat([super()._kinks(value, threshold), torch.stack(levels)]).sort(0).values
-
-    def corrects(self, mean: Tensor, std: Tensor) -> Marginal:
-        wide = std[..., None]
-        return QuantileSpline(mean + std * self.lowest, wide * self.widths, wide * self.tails)
-
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        return self.knots[..., 0], self.knots[..., -1]
-
-    def _segment(self, value: Tensor) -> Tensor:
-        """The number of the segment between knots, the nearest for values in the tails."""
-        return (value[..., None] >= self.knots[..., 1:-1]).sum(-1)
-
-    def _at(self, values: Tensor, index: Tensor) -> Tensor:
-        shape = torch.broadcast_shapes(index.shape, values.shape[:-1])
-        wide = values.expand(*shape, values.shape[-1])
-        return wide.gather(-1, index.expand(shape)[..., None])[..., 0]
-
-
-def _mean_square(a: Tensor, b: Tensor) -> Tensor:
-    """Of a linear function from a to b."""
-    return (a**2 + a * b + b**2) / 3
-
-
-def _tail_crps(beyond: Tensor, mass: float) -> Tensor:
-    """The integral over an exponential tail of scale 1 that begins at 0 and holds `mass`.
-
-    Of its squared probability beyond each point, but up to the observation, where it is in the
-    tail, of the squared rest.
-    """
-    inside = beyond.clamp_min(0)
-    return inside - 2 * mass * (1 - torch.exp(-inside)) + mass**2 / 2
 
 
 def _absolute(mean: Tensor, std: Tensor) -> Tensor:

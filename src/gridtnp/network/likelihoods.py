@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 from torch.special import ndtri
 
-from gridtnp.distributions.continuous import LogNormal, NormalMixture, QuantileSpline, StudentT
+from gridtnp.distributions.continuous import LogNormal, NormalMixture, StudentT
 from gridtnp.distributions.discrete import Bernoulli, Categorical, NegativeBinomial, Poisson
 from gridtnp.distributions.kinds import Likelihood as Kind
 from gridtnp.distributions.kinds import second_of_pairs
 from gridtnp.distributions.marginals import Gaussian, Marginal, Product
 from gridtnp.distributions.mixed import BernoulliGamma, CensoredGamma, SpikedBeta
+from gridtnp.distributions.quantile_spline import QuantileSpline
 from gridtnp.network.layers import mlp
 
 VARIANCE_FLOOR = 1e-8
@@ -193,14 +194,14 @@ def normal_mixture(raw: Tensor, noise: float) -> NormalMixture:
 
 def quantile_spline(raw: Tensor, noise: float) -> QuantileSpline:
     """The noise is the standard deviation of the narrowest normal that it can be."""
-    number = raw.shape[-1] - 2
+    number = raw.shape[-1] - 1
     levels = torch.arange(1, number + 1, dtype=raw.dtype, device=raw.device) / (number + 1)
-    gaps = ndtri(levels).diff()
+    normal = (0.5 * ndtri(levels) ** 2).exp() * math.sqrt(2 * math.pi) / (number + 1)
     narrow = max(noise, 1e-4)
-    widths = gaps * (narrow + F.softplus(raw[..., 1:number]) / math.log(2))
+    slopes = normal * (narrow + limited(raw[..., 1:], 1e-4, 1e3, start=1.0))
     # from the middle outwards, so that the first raw number moves all quantiles
-    lowest = raw[..., 0] - widths[..., : number // 2].sum(-1)
-    return QuantileSpline(lowest, widths, narrow + limited(raw[..., -2:], 1e-4, 1e3, start=0.5))
+    widths = (slopes[..., :-1] + slopes[..., 1:]) / 2
+    return QuantileSpline(raw[..., 0] - widths[..., : number // 2].sum(-1), slopes)
 
 
 def bernoulli(raw: Tensor, noise: float) -> Bernoulli:  # noqa: ARG001
@@ -235,7 +236,7 @@ FAMILIES: dict[str, Callable[[int], Family]] = {
     "censored-gamma": lambda _: Family(3, censored_gamma),
     "spiked-beta": lambda _: Family(5, spiked_beta),
     "normal-mixture": lambda k: Family(3 * k, normal_mixture),
-    "quantiles": lambda k: Family(k + 2, quantile_spline),
+    "quantiles": lambda k: Family(k + 1, quantile_spline),
     "bernoulli": lambda _: Family(1, bernoulli),
     "categorical": lambda k: Family(k, categorical),
     "poisson": lambda _: Family(1, poisson),

@@ -22,10 +22,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal
 
-from gridtnp.distributions.continuous import LogNormal, NormalMixture, QuantileSpline, StudentT
+from gridtnp.distributions.continuous import LogNormal, NormalMixture, StudentT
 from gridtnp.distributions.discrete import Bernoulli, Categorical, NegativeBinomial, Poisson
 from gridtnp.distributions.marginals import Gaussian, Marginal, Product, from_normal
 from gridtnp.distributions.mixed import BernoulliGamma, CensoredGamma, SpikedBeta
+from gridtnp.distributions.quantile_spline import QuantileSpline
 from gridtnp.synthetic.processes import Process, SyntheticBatch, draw_at
 from gridtnp.task import PointSet, Task
 
@@ -50,9 +51,8 @@ def _wind(f: Tensor) -> Product:
 
 def _spline(f: Tensor) -> QuantileSpline:
     """Skewed: quantiles are farther apart above the median than below it."""
-    widths = torch.linspace(0.05, 0.25, 14, dtype=f.dtype).expand(*f.shape, -1)
-    tails = torch.tensor([0.1, 0.5], dtype=f.dtype).expand(*f.shape, -1)
-    return QuantileSpline(f - 1.0, widths, tails)
+    slopes = torch.linspace(0.05, 0.35, 15, dtype=f.dtype).expand(*f.shape, -1)
+    return QuantileSpline(f - 1.0, slopes)
 
 
 OBSERVATIONS: dict[str, Observation] = {
