@@ -2,7 +2,7 @@
 
     observations → likelihood profile → covariance: length-scales, smoothness, noise, anisotropy
                  → tokens → neighbour attention → local amplitude, length-scale, noise, latents
-    both → posterior at the targets → corrected by a mixture of normal distributions
+    both → refined by the likelihood → posterior at the targets → corrected by a mixture of normals
 
 The network sees distances, not coordinates, so it works in every unit, place and dimension; only
 the anisotropy of the covariance depends on directions, and it turns with the data.
@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from gridtnp.amortised.constants import Constants, stretch
 from gridtnp.amortised.neighbours import (
     NEIGHBOURS,
     RADIAL,
@@ -43,6 +44,7 @@ from gridtnp.amortised.profile import (
     Profile,
     profile,
 )
+from gridtnp.amortised.refinement import refine
 from gridtnp.amortised.threads import in_order
 from gridtnp.distributions.continuous import NormalMixture
 from gridtnp.task import PointSet, Task
@@ -61,18 +63,6 @@ UNEXPLAINED = 0.05
 """Part of the noise, at least, that known errors of readings do not explain."""
 COEFFICIENT = 0.5
 """Prior standard deviation of the coefficients of standardised covariates, around regression's."""
-
-
-@dataclass(frozen=True, eq=False)
-class Constants:
-    """The covariance's constants, one each per task; lengths in spacings."""
-
-    transform: Float[Tensor, "batch d d"]
-    """Divides by the length-scale; anisotropic."""
-    amplitude: Float[Tensor, " batch"]
-    noise: Float[Tensor, " batch"]
-    trend: Float[Tensor, "batch 2"]
-    shape: Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +236,9 @@ class Interpolator(nn.Module):
         places, _ = self._places(constants, attended, x, near, points.features)
         own = _limited(self.own_noise(tokens)[..., 0].double(), 0.0, 6.0)
         places = replace(places, noise=places.noise * torch.exp(own) + read)
+        if not torch.is_grad_enabled():
+            change = refine(places, y, mask, read, constants.shape)
+            constants, places = change.constants(constants), change.places(places, read)
         return Encoding(units, index, y, mask, attended, summary, constants, places)
 
     def decode(
@@ -343,7 +336,7 @@ class Interpolator(nn.Module):
         chosen = (p.score[:, :PLAIN] * count * self.sharpness.exp()).softmax(-1).double()
         log_length, log_noise, rough = (chosen @ _candidates().to(chosen)).unbind(-1)
         log_amplitude = (chosen * p.log_scale[:, :PLAIN]).sum(-1)
-        plane = _stretch(odd(*directions[0]), odd(*directions[1]))
+        plane = stretch(odd(*directions[0]), odd(*directions[1]))
         dim = x.shape[-1]
         transform = torch.eye(dim, dtype=out.dtype, device=out.device).repeat(len(out), 1, 1)
         transform[:, :2, :2] = plane
@@ -419,18 +412,6 @@ def _beyond(
     """The noise that known errors of readings leave unexplained: values imply their sum."""
     mean = read.sum(1) / mask.sum(1).clamp_min(1)
     return torch.maximum(noise - mean, UNEXPLAINED * noise)
-
-
-def _stretch(a: Float[Tensor, " batch"], b: Float[Tensor, " batch"]) -> Float[Tensor, "batch 2 2"]:
-    """The exponential of ((a, b), (b, -a)), limited: it stretches one direction and shrinks the
-    other.
-    """
-    norm = (a.square() + b.square() + 1e-12).sqrt()
-    size = 1.3 * torch.tanh(norm / 1.3)
-    even, mixed = torch.cosh(size), torch.sinh(size) / norm
-    rows = [torch.stack([even + mixed * a, mixed * b], -1)]
-    rows.append(torch.stack([mixed * b, even - mixed * a], -1))
-    return torch.stack(rows, -2)
 
 
 def _undirected(columns: Float[Tensor, "batch n c"]) -> Float[Tensor, "batch n c"]:
