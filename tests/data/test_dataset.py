@@ -147,6 +147,15 @@ def test_variables_with_missing_values_become_separate_context_sets() -> None:
     assert Dataset({"s": frame}, target="s.t2m").contexts == ("s.rain", "s.t2m")
 
 
+def test_rows_with_some_of_several_targets_are_counted() -> None:
+    frame = weather.stations().assign(rain=1.0)
+    frame.loc[[3, 5], "rain"] = np.nan
+    frame.loc[[5], "t2m"] = np.nan  # neither is there
+    both = Dataset({"s": frame}, target=["s.t2m", "s.rain"])
+    assert f"s: 1 of {len(frame) - 1} masked: as targets: only some of the target" in str(both)
+    assert "as targets" not in str(Dataset({"s": frame}, target="s.t2m"))
+
+
 def test_context_sets_do_not_depend_on_the_memory() -> None:
     ds = weather.field()
     ds["u10"] = ds["u10"].where(ds.lat > 51)

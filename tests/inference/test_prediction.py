@@ -385,6 +385,16 @@ def test_a_time_without_observations_is_reported(model: GriddedTNP, data: Datase
     ]
 
 
+def test_a_time_without_a_field_is_reported(model: GriddedTNP) -> None:
+    """Stations alone may be far from enough where the network was trained with a field."""
+    static, field = {"elevation": small.heights()}, small.field()
+    later = field.isel(time=field["time"] > np.datetime64(NOON))
+    with pytest.warns(DataWarning, match=f"^era5 has no field at {NOON.replace('T', ' ')}, so the"):
+        model.predict(
+            {"stations": small.table(), "era5": later}, grid(), times=[NOON], static=static
+        )
+
+
 @settings(max_examples=examples(25))
 @given(st.integers(0, 10_000), st.booleans())
 def test_support_is_the_distance_to_the_nearest_observation(seed: int, held_out: bool) -> None:

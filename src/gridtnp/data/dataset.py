@@ -81,7 +81,7 @@ class Dataset:
         notes += found
         self._static = {name: self._static_values(s) for name, s in self.sources.items()}
         self._land: dict[str, Float[np.ndarray, "n 1"]] = {}
-        notes += self._unknown_statics()
+        notes += self._unknown_statics() + self._incomplete_targets()
         notes += unit_conflicts(self.sources)
         self.notes = tuple(notes)
         self.west = self._western_edge()
@@ -393,6 +393,17 @@ class Dataset:
                 why = f"no value of {list(self.statics)} there"
                 notes.append(Note(name, "masked", why, unknown, len(values)))
         return notes
+
+    def _incomplete_targets(self) -> list[Note]:
+        """Rows with some of several target variables; those of values on disk are not counted."""
+        source = self.sources[self.target_source]
+        if len(self.target_names) < 2 or source.loaded is None:
+            return []
+        wanted = source.values(0, source.size)[:, source.index(self.target_names)]
+        known = np.isfinite(wanted)
+        some = int((known.any(1) & ~known.all(1)).sum())
+        why = "as targets: only some of the target variables are observed (context has them)"
+        return [Note(source.name, "masked", why, some, source.size)] if some else []
 
 
 def _show_places(kept: np.ndarray | None) -> str:

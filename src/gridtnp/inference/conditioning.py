@@ -25,6 +25,7 @@ from gridtnp.network.model import NeuralProcess
 from gridtnp.sources.coordinates import unit_vectors
 from gridtnp.sources.quality import warn_data
 from gridtnp.sources.reading import Data
+from gridtnp.sources.source import Panel
 from gridtnp.sources.times import duration, show
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.area import area
@@ -37,12 +38,14 @@ from gridtnp.tasks.specification import TaskSpec
 class Conditioning:
     """The context sets of one task, as a batch of one, and their locations as unit vectors.
 
-    `dropped` observations are outside of the model's grid.
+    `dropped` observations are outside of the model's grid; `absent` gridded sources are in the
+    data, but not at the time of the task.
     """
 
     context: dict[str, PointSet]
     places: dict[str, Float[np.ndarray, "n 3"]]
     dropped: int = 0
+    absent: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -79,6 +82,7 @@ class Unusable:
     unknown: int = 0
     points: int = 0
     empty: list[str] = field(default_factory=list)
+    absent: dict[str, list[str]] = field(default_factory=dict)
     counted: set[TaskTime] = field(default_factory=set)
 
     def count(self, task_time: TaskTime, found: Conditioning) -> None:
@@ -87,8 +91,12 @@ class Unusable:
             return
         self.counted.add(task_time)
         self.observations += found.dropped
+        time = "all" if task_time is None else show(task_time)
         if found.empty:
-            self.empty.append("all" if task_time is None else show(task_time))
+            self.empty.append(time)
+            return
+        for name in found.absent:
+            self.absent.setdefault(name, []).append(time)
 
     def __add__(self, other: Unusable) -> Unusable:
         return Unusable(
@@ -97,6 +105,10 @@ class Unusable:
             self.unknown + other.unknown,
             self.points + other.points,
             [*self.empty, *other.empty],
+            {
+                name: [*self.absent.get(name, []), *other.absent.get(name, [])]
+                for name in {**self.absent, **other.absent}
+            },
             self.counted | other.counted,
         )
 
@@ -115,11 +127,14 @@ class Unusable:
             covered = "" if grid is None else area(grid)
             found.append(f"{self.observations:,} observations outside of {covered} are dropped")
         if self.empty:
-            first = min(self.empty)
-            more = f" and {len(self.empty) - 1:,} other times" if len(self.empty) > 1 else ""
             found.append(
-                f"there are no observations at {first}{more}, so the model predicts without context"
+                f"there are no observations at {_first_of(self.empty)}, so the model predicts "
+                "without context"
             )
+        found += [
+            f"{name} has no field at {_first_of(times)}, so the model predicts without it"
+            for name, times in self.absent.items()
+        ]
         if found:
             warn_data(f"{'; '.join(found)}.", stacklevel)
 
@@ -132,6 +147,11 @@ class Unusable:
         if self.unknown:
             found.append(f"{self.unknown:,} of {self.points:,} points have no {list(statics)}")
         return found
+
+
+def _first_of(times: list[str]) -> str:
+    more = f" and {len(times) - 1:,} other times" if len(times) > 1 else ""
+    return f"{min(times)}{more}"
 
 
 class Encodings:
@@ -223,7 +243,17 @@ class Conditioner:
             location = source.places(rows)
             context[name] = points.to(self.model.device)
             places[name] = unit_vectors(source.lat[location], source.lon[location])
-        return Conditioning(context, places, dropped)
+        return Conditioning(context, places, dropped, self._absent(places))
+
+    def _absent(self, places: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+        """Gridded sources of which nothing is in the context."""
+        there = {self.reader.variables[name].source.name for name in places if len(places[name])}
+        grids = (variables.source for variables in self.reader.variables.values())
+        return tuple(
+            dict.fromkeys(
+                s.name for s in grids if isinstance(s, Panel) and s.shape and s.name not in there
+            )
+        )
 
     def encoded(
         self, task_time: TaskTime, like: PointSet, network: NeuralProcess
