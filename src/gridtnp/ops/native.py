@@ -82,9 +82,12 @@ def _built(compiler: str, flags: Sequence[str]) -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         built = Path(folder) / "native.so"
 
+        # a sanitizer that is preloaded here would slow the compiler down many times
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+
         def run(*arguments: str) -> None:
             command = [compiler, *flags, *arguments]
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
 
         def compiled(source: Path) -> str:
             run("-c", str(source), "-o", made := f"{folder}/{source.stem}.o")
