@@ -4,7 +4,7 @@
 
 The Gaussian process is exact (Matérn 3/2) with constants fitted by maximum likelihood. Also 10^5
 observations and 10^6 targets, with the memory that this takes beyond what was in use before.
-Results are merged into `benchmarks/results/interpolate.json`.
+Results are merged into `interpolate.json` in the folder of `benchmarks/results` for this processor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import torch
-from run import write
+from run import folder, write
 
 import gridtnp as gt
 from gridtnp.pretrain.fields import SOURCE, FieldPrior, draw_at
@@ -101,11 +101,11 @@ def main() -> None:
     if "many" in arguments.only:
         found = alone(100_000, 1_000_000)
         print(found, flush=True)
-        write("interpolate.json", {"100000 observations, 1000000 targets": found})
+        write(f"{folder()}/interpolate.json", {"100000 observations, 1000000 targets": found})
     if "fitted" in arguments.only:
         found = beside_a_fitted_process(2_000, 10_000, arguments.repeats)
         print(found, flush=True)
-        write("interpolate.json", {"2000 observations, 10000 targets": found})
+        write(f"{folder()}/interpolate.json", {"2000 observations, 10000 targets": found})
 
 
 if __name__ == "__main__":
