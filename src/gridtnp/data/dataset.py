@@ -81,7 +81,8 @@ class Dataset:
         notes += found
         self._static = {name: self._static_values(s) for name, s in self.sources.items()}
         self._land: dict[str, Float[np.ndarray, "n 1"]] = {}
-        notes += self._unknown_statics() + self._incomplete_targets()
+        notes += self._unknown_statics()
+        notes += [] if isinstance(target, str) else self._incomplete_targets()
         notes += unit_conflicts(self.sources)
         self.notes = tuple(notes)
         self.west = self._western_edge()
@@ -397,7 +398,7 @@ class Dataset:
     def _incomplete_targets(self) -> list[Note]:
         """Rows with some of several target variables; those of values on disk are not counted."""
         source = self.sources[self.target_source]
-        if len(self.target_names) < 2 or source.loaded is None:
+        if source.loaded is None:
             return []
         wanted = source.values(0, source.size)[:, source.index(self.target_names)]
         known = np.isfinite(wanted)
