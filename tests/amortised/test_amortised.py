@@ -186,6 +186,15 @@ def test_many_observations_and_targets_are_interpolated_in_bounded_memory() -> N
     assert np.sqrt((error**2).mean()) < 0.08
 
 
+def test_of_the_nearest_each_observation_loses_itself_once() -> None:
+    x = double(2, neighbours.DENSE + 4, 2)
+    few = torch.arange(len(x[0])) < 9  # fewer than are asked for, so that the last one is repeated
+    index = neighbours.Index(x, torch.stack([few, few | True])).nearest(x, 13)[1]
+    others = neighbours.without_self(index)
+    assert others.shape == (2, len(x[0]), 12)
+    assert not (others[1] == torch.arange(len(x[0]))[:, None]).any()
+
+
 def test_few_observations_are_interpolated_alike_beside_many() -> None:
     """Whatever their units: the spacing of four places is that of four places."""
     x, y = 100 * double(2, 24, 2), double(2, 24, seed=1)

@@ -159,9 +159,13 @@ def _query(
 
 
 def without_self(index: Int[Tensor, "batch n k"]) -> Int[Tensor, "batch n j"]:
-    """Drop every observation from its own neighbours, or the farthest if it is not among them."""
+    """Drop every observation from its own neighbours, or the farthest if it is not among them.
+
+    The last observation may be there several times, where there are too few.
+    """
     own = torch.arange(index.shape[1], device=index.device)[:, None]
     is_self = index == own
+    is_self &= is_self.cumsum(-1) == 1
     is_self[..., -1:] |= ~is_self.any(-1, keepdim=True)
     return index[~is_self].view(*index.shape[:2], max(index.shape[2] - 1, 0))
 
