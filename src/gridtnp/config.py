@@ -251,8 +251,9 @@ class Kriging(Part):
     of the coordinates) and `hours` initialise hyper-parameters. `powers` are those of the values
     that are kriged, one for each output: 1/2 kriges their roots, which only outputs that are never
     negative have; without any, values are kriged as they are. `pretrained` blends the answer with
-    that of the pretrained process, as far as validation tasks support it. Of up to `places` places,
-    deviations from the regression that persist from task to task are kept, if they support that.
+    that of the pretrained process: None leaves it to `fit`, which does where it can. Of up to
+    `places` places, deviations from the regression that persist from task to task are kept, if
+    validation tasks support that.
     """
 
     kind: Literal["kriging"] = "kriging"
@@ -263,7 +264,7 @@ class Kriging(Part):
     length_scale: PositiveFloat = 1.0
     hours: PositiveFloat = 24.0
     powers: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = ()
-    pretrained: bool = False
+    pretrained: bool | None = None
     places: NonNegativeInt = 0
 
 

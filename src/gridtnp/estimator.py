@@ -145,8 +145,8 @@ class GriddedTNP:
                 kriging if the network corrects it, else in normalised units.
             prior: `"kriging"`: the network corrects regression on features and gridded sources and
                 kriging of the context; `"none"`: it predicts everything itself.
-            start: `"pretrained"`: kriging is blended with the process of `gt.interpolate`, as far
-                as the validation part supports; predictions take longer and there is no `export`.
+            start: `"pretrained"`: after `fit`, a quarter of the answer is that of the process of
+                `gt.interpolate`; the default where it is possible. `"kriging"`: none of it.
             likelihood: Distribution of the targets, such as `"bernoulli-gamma"` for rain, or of
                 some by name: `{"tmax": "gaussian", "rain": "bernoulli-gamma"}`. By default it is
                 chosen from the values (docs/likelihoods.md).

@@ -9,7 +9,9 @@ tensor. Each exported graph is compared with its network.
 
 from __future__ import annotations
 
+import copy
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from gridtnp.files import replace_file
+from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.network.model import NeuralProcess
 from gridtnp.task import PointSet, Task
 
@@ -54,7 +57,7 @@ def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"{path.name!r} does not end in .pt2, as an exported network must.")
-    flat = Flat(network).eval()
+    flat = Flat(_exported(network)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         example = inputs(network, *SIZES[0], generator)
@@ -71,6 +74,21 @@ def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
             "report this."
         )
     return path
+
+
+def _exported(network: NeuralProcess) -> NeuralProcess:
+    """The network without the pretrained process."""
+    if not isinstance(network, KrigedNetwork) or network.pretrained is None:
+        return network
+    warnings.warn(
+        "The graph leaves out the pretrained process, a quarter of the answer, whose search for "
+        "neighbours cannot be exported; fit with start='kriging' for a graph that predicts "
+        "what the model does.",
+        stacklevel=3,
+    )
+    network = copy.deepcopy(network)
+    network.blend(None)
+    return network
 
 
 def inputs(

@@ -15,10 +15,10 @@ from test_kriged_network import config
 import gridtnp as gt
 from gridtnp import GriddedTNP, PointSet, Task, build_model
 from gridtnp.config import Kriging
-from gridtnp.exporting import export
+from gridtnp.exporting import Flat, export, inputs
 from gridtnp.network.kriging import KrigedNetwork
+from gridtnp.network.pretrained import SHARE
 from gridtnp.recipes import Recipe
-from gridtnp.training.calibration import calibrate_network
 
 
 def network(pretrained: bool = True) -> KrigedNetwork:
@@ -95,47 +95,75 @@ def test_contexts_that_say_nothing_leave_kriging_alone() -> None:
     assert empty.mean.isfinite().all()
 
 
-def test_the_share_is_chosen_on_validation_tasks() -> None:
-    made, one = network(), task(m=200)
-    with torch.no_grad():
-        alone = made(one)
-        made.share.fill_(1.0)
-        other = made(one)
-        g = torch.Generator().manual_seed(0)
-        for share in (0.0, 0.5, 1.0):
-            y, std = alone.mean.lerp(other.mean, share), alone.stddev.lerp(other.stddev, share)
-            y = y + std * torch.randn(y.shape, generator=g)
-            calibrate_network(made, [Task(one.context, replace(one.target, y=y))])
-            assert made.share.item() == share
+def test_it_stays_on_the_cpu_in_its_own_precision() -> None:
+    made = network()
+    before = {k: v.dtype for k, v in made.pretrained.state_dict().items()}  # pyright: ignore
+    made.to(torch.bfloat16)
+    assert made.pretrained is not None
+    assert {k: v.dtype for k, v in made.pretrained.state_dict().items()} == before
+    assert made.share.dtype == torch.bfloat16
 
 
-def test_it_is_fitted_saved_loaded_and_predicts_in_tiles(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def fitted(**options: str) -> GriddedTNP:
     data = small.dataset()
-    options = {"dim": 16, "heads": 2, "layers": 1, "start": "pretrained"}
-    model = GriddedTNP.for_data(data, **options)
-    assert "blended with the pretrained process" in " ".join(capsys.readouterr().out.split())
+    model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1, quiet=True, **options)  # pyright: ignore
+    return model.fit(data, data, recipe=Recipe(2, 2, 1e-3), quiet=True)
+
+
+def test_a_quarter_of_a_fitted_model_is_the_pretrained_process(tmp_path: Path) -> None:
+    data, model = small.dataset(), fitted()
+    assert isinstance(model.network, KrigedNetwork)
+    assert model.config.prior is not None
+    assert model.config.prior.pretrained
+    assert model.network.share.tolist() == [SHARE]
     names = [name for name, _ in model.network.named_parameters()]
     assert not any(name.startswith("pretrained") for name in names)  # which is not trained
-    model.fit(data, data, recipe=Recipe(2, 2, 1e-3))
-    assert "of the pretrained process" in " ".join(capsys.readouterr().out.split())
-    assert isinstance(model.network, KrigedNetwork)
-    model.network.share.fill_(0.5)
     once = data.at(small.TIMES[2])
     places = small.table()[["station", "lat", "lon", "elevation"]].drop_duplicates("station")
     before = model.predict(once, at=places, progress=False)
     again = GriddedTNP.load(model.save(tmp_path / "model"))
     assert isinstance(again.network, KrigedNetwork)
-    assert again.network.share.item() == 0.5
+    assert again.network.share.tolist() == [SHARE]
     after = again.predict(once, at=places, progress=False)
     np.testing.assert_array_equal(before["t2m_mean"], after["t2m_mean"])
-    with pytest.raises(ValueError, match="cannot be exported or compiled; fit one with start="):
-        export(again.network, tmp_path / "graph.pt2")
+    again.fit(data, data, recipe=Recipe(2, 2, 1e-3), quiet=True)  # trained without it, again
+    assert again.network.share.tolist() == [SHARE]
 
 
-def test_where_it_cannot_start_from_it_says_why() -> None:
+def test_without_a_validation_part_too() -> None:
     data = small.dataset()
+    model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1, quiet=True)
+    model.fit(data, recipe=Recipe(2, 2, 1e-3), quiet=True)
+    assert isinstance(model.network, KrigedNetwork)
+    assert model.network.share.tolist() == [SHARE]
+
+
+def test_kriging_alone_is_a_start_too() -> None:
+    model = fitted(start="kriging")
+    assert isinstance(model.network, KrigedNetwork)
+    assert model.network.pretrained is None
+    assert "share" not in model.network.state_dict()
+
+
+def test_an_exported_graph_leaves_it_out_and_says_so(tmp_path: Path) -> None:
+    model = fitted()
+    with pytest.warns(UserWarning, match="leaves out the pretrained process"):
+        export(model.network, tmp_path / "graph.pt2")
+    assert isinstance(model.network, KrigedNetwork)
+    assert model.network.pretrained is not None  # the model itself keeps it
+
+
+def test_it_is_not_compiled() -> None:
+    with pytest.raises(ValueError, match="cannot be compiled or exported; fit one with start="):
+        torch.export.export(Flat(network()), inputs(network(), 11, 7, torch.Generator()))
+
+
+def test_where_it_cannot_start_from_it_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    data = small.dataset()
+    GriddedTNP.for_data(data)
+    assert "start          kriging and pretrained: 25%" in capsys.readouterr().out
+    GriddedTNP.for_data(data, context_window="(-12h, 0h]")
+    assert "start          kriging: the contexts have several times" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"because the network corrects no kriging \(as given\)"):
         GriddedTNP.for_data(data, prior="none", start="pretrained", quiet=True)
     with pytest.raises(ValueError, match="because the contexts have several times"):

@@ -40,7 +40,7 @@ from gridtnp.design.grids import (
     time_axis,
 )
 from gridtnp.design.likelihoods import Choice, choose_likelihoods, describe
-from gridtnp.design.priors import design_prior, start_pretrained
+from gridtnp.design.priors import design_prior, design_start
 from gridtnp.design.reach import require_reach_in_time, sees_enough, window_size
 from gridtnp.design.receptive_field import reach_in_cells
 from gridtnp.distributions.kinds import Likelihood
@@ -277,10 +277,8 @@ def _design_network(
     if all(one.kind == "gaussian" for one in likelihood):
         likelihood = ()
     prior, reason = design_prior(train, spec, extent, options.prior, points, likelihood)
-    if options.start == "pretrained":
-        prior, reason = start_pretrained(prior, reason, spec, likelihood)
     reasons.append(("prior", "none" if prior is None else prior.kind, reason))
-    return ModelConfig(
+    config = ModelConfig(
         coordinates=grid.names,
         features=train.feature_names,
         sources={name: len(held.variables) for name, held in spec.contexts.items()},
@@ -300,6 +298,9 @@ def _design_network(
         likelihood=likelihood,
         errors=spec.sets_with_errors,
     )
+    config, start = design_start(config, options.start, reason)
+    reasons.append(start)
+    return config
 
 
 def _smooth_sources(train: Dataset, spec: TaskSpec, fusion: str) -> bool | tuple[str, ...]:

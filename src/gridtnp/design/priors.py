@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gridtnp.config import GriddedField, Kriging
+from gridtnp.config import GriddedField, Kriging, ModelConfig
 from gridtnp.data.dataset import Dataset
 from gridtnp.design.grids import Extent, regular_axes, source_time_axis
 from gridtnp.distributions.kinds import Likelihood
 from gridtnp.grid import Grid
+from gridtnp.network.pretrained import SHARE, why_not, with_pretrained
 from gridtnp.sources.source import Panel
 from gridtnp.tasks.specification import TaskSpec
 
@@ -49,23 +50,24 @@ def design_prior(
     return prior, f"the network corrects {' and '.join(parts) or 'a constant'}"
 
 
-def start_pretrained(
-    prior: Kriging | None, reason: str, spec: TaskSpec, likelihood: Sequence[Likelihood] = ()
-) -> tuple[Kriging, str]:
-    """Kriging beside the pretrained process; raises if that cannot answer."""
-    why = None
-    if prior is None:
-        why = f"the network corrects no kriging ({reason})"
-    elif "time" in spec.coordinates:
-        why = "the contexts have several times"
-    elif all(of is None for of in prior.of):
-        why = "the context does not observe the target"
-    elif likelihood and not any(one.is_normal for one in likelihood):
-        why = "no target is normally distributed"
-    if prior is None or why is not None:
-        raise ValueError(f"start='pretrained' is not possible, because {why}; leave it out.")
-    both = f"{reason}, blended with the pretrained process as far as the validation part supports"
-    return prior.model_copy(update={"pretrained": True}), both
+def design_start(
+    config: ModelConfig, asked: str | None, reason: str
+) -> tuple[ModelConfig, tuple[str, str, str]]:
+    """Whether fitted kriging is blended with the pretrained process; raises if it is asked for and
+    not possible.
+    """
+    why = why_not(config)
+    if asked == "pretrained" and why is not None:
+        detail = f" ({reason})" if config.prior is None else ""
+        raise ValueError(
+            f"start='pretrained' is not possible, because {why}{detail}; leave it out."
+        )
+    if why is not None:
+        return config, ("start", "kriging" if config.prior else "random weights", why)
+    if asked == "kriging":
+        return with_pretrained(config, False), ("start", "kriging", "as given")
+    part = f"{SHARE:.0%} of the answer is that of the process behind gt.interpolate"
+    return config, ("start", "kriging and pretrained", part)
 
 
 def _kriging(train: Dataset, spec: TaskSpec, extent: Extent) -> Kriging:

@@ -21,13 +21,14 @@ from torch.distributions import Distribution, Normal
 
 from gridtnp.amortised.neighbours import without_self
 from gridtnp.amortised.network import Interpolator
+from gridtnp.amortised.weights import frozen
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
 from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior
 from gridtnp.kriging.persistent import History
 from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.model import NeuralProcess, Signature
-from gridtnp.network.pretrained import NOT_EXPORTED, Interpolated, blend
+from gridtnp.network.pretrained import NOT_COMPILED, Interpolated
 from gridtnp.task import PointSet
 
 EXACT = 512
@@ -163,7 +164,7 @@ class KrigedNetwork(NeuralProcess):
         mean, std = self._back(mean, std)
         mean, std = mean.to(rest.mean.dtype), std.to(rest.mean.dtype)
         moments = mean + std * rest.mean * self.trust, std * rest.stddev.pow(self.trust)
-        found, spread = blend(encoding.pretrained, self.share, at, *moments)
+        found, spread = self._blended(encoding, at, *moments)
         corrected = Normal(found, spread * self.log_spread.exp(), validate_args=False)
         if all(self.gaussian) and not correlations_of(rest):
             return corrected
@@ -180,16 +181,35 @@ class KrigedNetwork(NeuralProcess):
         ]
         return Product(outputs, correlations_of(rest))
 
+    def blend(self, share: Sequence[float] | None) -> None:
+        """Blend each output with the pretrained process, which has this share; None: no more."""
+        self.pretrained = None if share is None else frozen()
+        parts = torch.zeros_like(self.trust) if share is None else self.trust.new_tensor(share)
+        self.register_buffer("share", parts, persistent=share is not None)
+
     def _interpolated(self, j: int, seen: Observations | None) -> Interpolated | None:
         """The pretrained process given the observations of an output, if it has a share."""
         if self.pretrained is None or seen is None:
             return None
         if torch.compiler.is_compiling():
-            raise ValueError(NOT_EXPORTED)
+            raise ValueError(NOT_COMPILED)
         if not self.share[j] > 0:
             return None
         drifts = len(self.process(j).drift)
         return Interpolated.of(self.pretrained, seen.inputs, seen.y, seen.mask, drifts)
+
+    def _blended(
+        self, encoding: Encoding, at: Inputs, mean: Tensor, std: Tensor
+    ) -> tuple[Float[Tensor, "batch m dy"], Float[Tensor, "batch m dy"]]:
+        """Means and log standard deviations, blended with those of the pretrained process."""
+        for j, given in enumerate(encoding.pretrained):
+            if given is None or not mean.shape[1]:
+                continue
+            mean, std, share, rows = mean.clone(), std.clone(), self.share[j].to(mean), given.usable
+            other, spread = (v.to(mean) for v in given.predict(at))
+            mean[rows, :, j] = mean[rows, :, j].lerp(other, share)
+            std[rows, :, j] = std[rows, :, j].log().lerp(spread.log(), share).exp()
+        return mean, std
 
     def _back(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the values from those of their powers."""
@@ -209,8 +229,15 @@ class KrigedNetwork(NeuralProcess):
     @property
     def knows_places(self) -> bool:
         """Whether it knows how places deviate from the regression in all tasks."""
-        fields = (self.process(j).persistent for j in range(len(self.outputs)))
-        return any(field is not None and field.known for field in fields)
+        return any(self._knows_places(j) for j in range(len(self.outputs)))
+
+    def knows_targets(self, j: int) -> bool:
+        """Whether an output is to be predicted at places that training knows."""
+        return self._knows_places(j) and not self.forgets[j] > 0
+
+    def _knows_places(self, j: int) -> bool:
+        field = self.process(j).persistent
+        return field is not None and field.known
 
     # ---- kriging ---------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +17,7 @@ from gridtnp.distributions.marginals import of_readings
 from gridtnp.kriging.fitting import LIKELIHOOD
 from gridtnp.kriging.gaussian_process import crps
 from gridtnp.network.kriging import KrigedNetwork
+from gridtnp.network.pretrained import SHARE, why_not, with_pretrained
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.training import prior_fitting
@@ -26,8 +28,6 @@ CALIBRATED = 100
 """Fewest targets to calibrate on."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Candidates for how much of the network's correction is kept."""
-SHARES, WORTH = (0.25, 0.5, 0.75, 1.0), 0.01
-"""Candidates for the share of a pretrained process, and the part of the CRPS that it must save."""
 SPREADS = (0.8, 1.5)
 """Limits of the factor that calibrates standard deviations."""
 EXPECTED = 0.1
@@ -36,18 +36,20 @@ WITHIN_90 = 1.6448536
 """Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
 
 
-def fit_prior(model: ModelContents, sampler: Sampler, validation: Sequence[Task]) -> str:
+def fit_prior(
+    model: ModelContents, sampler: Sampler, validation: Sequence[Task], until: float = math.inf
+) -> str:
     """Fit the prior of a network, if it has one, to training tasks; returns what was chosen.
 
     The validation tasks decide what persists at places, and how far its covariance differs from
-    place to place.
+    place to place, if there is time: `until` is that of `time.perf_counter`.
     """
     if not isinstance(model.network, KrigedNetwork):
         return ""
     batches = -(-(MORE_TASKS if validation else TASKS) // sampler.batch)
     tasks = (sampler.draw(i) for i in range(batches))
     with model.inference():  # training may forget places
-        found = prior_fitting.fit_prior(model.network, tasks, validation)
+        found = prior_fitting.fit_prior(model.network, tasks, validation, until)
     chosen = [
         f"{name}: {what}, validation CRPS -{share:.1%}"
         for name, fit in zip(model.spec.target, found, strict=True)
@@ -57,7 +59,35 @@ def fit_prior(model: ModelContents, sampler: Sampler, validation: Sequence[Task]
         )
         if share > 0
     ]
+    if validation and time.perf_counter() > until:
+        chosen.append("no time for all that could be fitted; more minutes may give better kriging")
     return f"kriging: {'; '.join(chosen)}" if chosen else ""
+
+
+def without_pretrained(model: ModelContents) -> ModelContents:
+    """A model as it is trained: without the pretrained process, unless that is ruled out anyway."""
+    if not isinstance(model.network, KrigedNetwork) or model.network.pretrained is None:
+        return model
+    model.network.blend(None)
+    return replace(model, config=with_pretrained(model.config, None))
+
+
+def with_pretrained_process(model: ModelContents) -> ModelContents:
+    """A trained model beside the pretrained process, where that is possible and not ruled out.
+
+    Where training knows the places of the targets, it has no share: their own past says more.
+    """
+    network, prior = model.network, model.config.prior
+    if not isinstance(network, KrigedNetwork) or prior is None or prior.pretrained is False:
+        return model
+    if why_not(model.config) is not None:
+        return model
+    pairs = enumerate(network.gaussian)
+    share = [SHARE * (normal and not network.knows_targets(j)) for j, normal in pairs]
+    if not any(share):
+        return model
+    network.blend(share)
+    return replace(model, config=with_pretrained(model.config, True))
 
 
 def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:
@@ -68,13 +98,10 @@ def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:
     with model.inference():
         calibrate_network(network, [task.to(model.device) for task in validation])
     chosen = [
-        f"{name}: {trust:.0%} of the network's correction, "
-        + f"{share:.0%} of the pretrained process, " * (network.pretrained is not None)
-        + f"spread × {spread:.2f}"
-        for name, trust, share, spread, normal in zip(
+        f"{name}: {trust:.0%} of the network's correction, spread × {spread:.2f}"
+        for name, trust, spread, normal in zip(
             model.spec.target,
             network.trust.tolist(),
-            network.share.tolist(),
             network.log_spread.exp().tolist(),
             network.gaussian,
             strict=True,
@@ -90,36 +117,45 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
 
     A network knows the places that it was trained on and is too sure of others. The choice has the
     lowest CRPS on these tasks, where a trust of 0 is the prior alone. What it saves beyond the
-    prior must be more than chance explains, the standard error over places. So must the share of a
-    pretrained process, which must also be worth its time.
+    prior must be more than chance explains, the standard error over places.
     """
+    share = network.share.clone()
     network.log_spread.zero_()
     network.share.zero_()
     network.trust.fill_(0.0)
     y, prior = _predict(network, tasks)
     network.trust.fill_(1.0)
-    if len(y) < CALIBRATED:
-        return
-    _, full = _predict(network, tasks)
-    other, shares = full, (0.0,)
-    if network.pretrained is not None:
-        network.share.fill_(1.0)
-        other, shares = _predict(network, tasks)[1], (0.0, *SHARES)
-        network.share.zero_()
-    place, time = _blocks(network, tasks)
+    if len(y) >= CALIBRATED:
+        _, full = _predict(network, tasks)
+        network.share.copy_(share > 0)
+        _, other = _predict(network, tasks) if share.any() else (y, full)
+        _choose(network, tasks, y, (prior, full, other), share.tolist())
+    network.share.copy_(share)
+
+
+def _choose(
+    network: KrigedNetwork,
+    tasks: Sequence[Task],
+    y: Tensor,
+    forecasts: tuple[Normal, Normal, Normal],
+    share: Sequence[float],
+) -> None:
+    """Of forecasts by the prior, by the corrected one and by the pretrained process, blended."""
+    prior, full, other = forecasts
+    place, moment = _blocks(network, tasks)
     for j in (j for j, normal in enumerate(network.gaussian) if normal):
         found = []
-        for share, trust in itertools.product(shares, TRUSTS):
-            mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share)[:, j]
+        for trust in TRUSTS:
+            mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share[j])[:, j]
             log_std = prior.stddev.log().lerp(full.stddev.log(), trust)
-            std = log_std.lerp(other.stddev.log(), share).exp()[:, j]
-            log_spread = calibrated_spread((y[:, j] - mean) / std, place, time)
+            std = log_std.lerp(other.stddev.log(), share[j]).exp()[:, j]
+            log_spread = calibrated_spread((y[:, j] - mean) / std, place, moment)
             scores = _means(crps(y[:, j] - mean, std * math.exp(log_spread)), place)
-            found.append((scores / (1 - WORTH if share else 1), (trust, share, log_spread)))
+            found.append((scores, (trust, log_spread)))
         alone = found[0][0]
         certain = [one for one in found[1:] if _is_certain(alone - one[0])]
         _, best = min([found[0], *certain], key=lambda one: one[0].mean().item())
-        network.trust[j], network.share[j], network.log_spread[j] = best
+        network.trust[j], network.log_spread[j] = best
 
 
 def calibrated_spread(

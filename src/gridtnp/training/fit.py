@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,12 @@ from gridtnp.tasks.augmentation import shifted, shifted_apart
 from gridtnp.tasks.prefetch import prefetch
 from gridtnp.tasks.sampling import Sampler
 from gridtnp.tasks.selection import Selection
-from gridtnp.training.calibration import calibrate, fit_prior
+from gridtnp.training.calibration import (
+    calibrate,
+    fit_prior,
+    with_pretrained_process,
+    without_pretrained,
+)
 from gridtnp.training.distributed import in_main_process, make_accelerator, share_of
 from gridtnp.training.estimates import cpu_threads, estimate
 from gridtnp.training.loop import Progress, train
@@ -48,6 +54,8 @@ SHIFT_SEED = 1
 """Seed of the shift augmentation, in addition to the run's seed."""
 MEASURED = 100
 """Steps of a training for which it pays to measure the fastest number of threads."""
+PRIOR = 0.4
+"""Part of the `minutes` of a training after which nothing optional of the prior is fitted."""
 Tracker = str | GeneralTracker
 """`"tensorboard"`, `"wandb"`, …, or a tracker object of accelerate."""
 
@@ -73,6 +81,7 @@ def fit(
     Returns the model with the recipe followed.
     """
     started = time.perf_counter()
+    model = without_pretrained(model)
     keep_recipe = recipe is None or minutes is not None
     recipe = to_recipe(model.recipe if recipe is None else recipe)
     if resume and out is None:
@@ -93,7 +102,8 @@ def fit(
         require_same(run, config, seed, data)
     validation = () if val is None else validation_tasks(model, val)
     begun = resumed and run is not None and run.files.exist  # a checkpoint holds its prior
-    prior = "" if begun else fit_prior(model, sampler, validation)
+    until = math.inf if recipe.minutes is None else started + 60 * PRIOR * recipe.minutes
+    prior = "" if begun else fit_prior(model, sampler, validation, until)
     main = accelerator.is_main_process
     if main and not quiet:
         if prior:
@@ -155,6 +165,7 @@ def fit(
         finally:
             for tracker in accelerator.trackers:
                 tracker.finish()
+        model = with_pretrained_process(model)
         notes = [early_end(progress, recipe), calibrate(model, validation)]
         if main and not quiet:
             for note in filter(None, notes):

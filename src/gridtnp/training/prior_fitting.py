@@ -6,6 +6,8 @@ covariance differs from place to place is kept as far as validation tasks suppor
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,10 +38,16 @@ class PriorFit:
 
 @torch.no_grad()
 def fit_prior(
-    network: KrigedNetwork, tasks: Iterable[Task], validation: Sequence[Task] = ()
+    network: KrigedNetwork,
+    tasks: Iterable[Task],
+    validation: Sequence[Task] = (),
+    until: float = math.inf,
 ) -> list[PriorFit]:
-    """Fit the hyper-parameters to training tasks; returns what was chosen for each output."""
-    for chosen in (network.share, network.forgets, network.log_spread):
+    """Fit the hyper-parameters to training tasks; returns what was chosen for each output.
+
+    Nothing that validation tasks decide on is begun after `until`, of `time.perf_counter`.
+    """
+    for chosen in (network.forgets, network.log_spread):
         chosen.zero_()  # when the network is trained
     network.trust.fill_(1.0)
     count = len(network.outputs)
@@ -54,38 +62,47 @@ def fit_prior(
                 some = rows[order].to(found.y.device)
                 pieces[j].append((found.inputs[b, some], found.y[b, some]))
     scorers = [Scorer.of(network, j, validation) for j in range(count)]
-    pairs = zip(pieces, scorers, strict=True)
-    return [_fit(network, j, *_padded(data), scorer) for j, (data, scorer) in enumerate(pairs)]
+    padded = [_padded(data) for data in pieces]
+    for j, data in enumerate(padded):
+        network.process(j).forget()
+        fit(network.process(j), *data)
+    found = zip(padded, scorers, strict=True)
+    return [_extend(network, j, *data, scorer, until) for j, (data, scorer) in enumerate(found)]
 
 
-def _fit(
+def _extend(
     network: KrigedNetwork,
     j: int,
     inputs: Inputs,
     y: Tensor,
     mask: Tensor,
     scorer: Scorer | None,
+    until: float,
 ) -> PriorFit:
+    """What persists at places, and a deformation, for a fitted process."""
     process = network.process(j)
-    process.forget()
-    fit(process, inputs, y, mask)
-    if scorer is None:
+    if scorer is None or time.perf_counter() > until:
         return PriorFit()
+
+    def deformed(rest: Tensor) -> float:
+        late = time.perf_counter() > until
+        return 0.0 if late else deform(process, inputs, rest, mask, scorer.scores)
+
     if process.persistent is None:
-        return PriorFit(deformed=deform(process, inputs, y, mask, scorer.scores))
+        return PriorFit(deformed=deformed(y))
     tasks, before = Tasks.of(process, inputs, y, mask), scorer.scores().mean()
     counted = remember(process, tasks, scorer.scores)
     if not counted:
-        return PriorFit(deformed=deform(process, inputs, y, mask, scorer.scores))
+        return PriorFit(deformed=deformed(y))
     persistent = 1 - (scorer.scores().mean() / before).item()
     network.forgets[j] = float(scorer.unknown_places())
-    deformed = deform(process, inputs, tasks.rest(process), mask, scorer.scores)
-    if deformed:
+    saved = deformed(tasks.rest(process))
+    if saved:
         kept, score = values_of(process), scorer.scores().mean()
         learn(process, tasks, counted)
         if not scorer.scores().mean() < score:
             restore(process, kept)
-    return PriorFit(persistent, deformed)
+    return PriorFit(persistent, saved)
 
 
 @dataclass(frozen=True, eq=False)
