@@ -62,7 +62,7 @@ class Tasks:
         """What the deviations of their places, as far as they are known, leave of observations."""
         assert process.persistent is not None
         known = process.persistent.at(
-            process.coordinates(self.inputs), process.persistent.history()
+            process.coordinates(self.inputs), process.persistent.posterior()
         )
         return self.y - known.mean
 
