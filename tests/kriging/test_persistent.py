@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gridtnp.kriging.fitting import fit
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, crps
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess, crps
 from gridtnp.kriging.persistent import SMOOTH, PersistentField
 from gridtnp.kriging.remembering import Tasks, _estimates, learn, remember
 
 PLACES, TASKS = 30, 40
 
 
-def process(places: int = PLACES) -> GaussianProcess:
+def process(places: int = PLACES) -> KrigingProcess:
     options = {"dimensions": 2, "drifts": 1, "distances": 1, "timed": False}
-    return GaussianProcess(2, **options, length=0.5, hours=6.0, places=places)
+    return KrigingProcess(2, **options, length=0.5, hours=6.0, places=places)
 
 
 def points(n: int, seed: int) -> Inputs:

@@ -23,7 +23,7 @@ from gridtnp.amortised.neighbours import without_self
 from gridtnp.amortised.network import Interpolator
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess, Posterior
 from gridtnp.kriging.persistent import PersistentPosterior
 from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.model import NeuralProcess, Signature
@@ -110,7 +110,7 @@ class KrigedNetwork(NeuralProcess):
         self.drifts = drifts
         sampled = sum(len(field.columns) for field in self.fields)
         self.processes = nn.ModuleList(
-            GaussianProcess(
+            KrigingProcess(
                 len(self.features) + sampled,
                 dimensions=_dimensions(signature.coordinates),
                 drifts=drifts + sampled,
@@ -216,8 +216,8 @@ class KrigedNetwork(NeuralProcess):
 
     # ---- kriging ---------------------------------------------------------------------------------
 
-    def process(self, j: int) -> GaussianProcess:
-        return cast(GaussianProcess, self.processes[j])
+    def process(self, j: int) -> KrigingProcess:
+        return cast(KrigingProcess, self.processes[j])
 
     def observed(self, j: int, points: PointSet, column: int, sampled: Tensor) -> Observations:
         """Observations of output `j` in a column of some points."""
