@@ -112,7 +112,8 @@ def test_the_share_is_chosen_on_validation_tasks() -> None:
 def test_it_is_fitted_saved_loaded_and_predicts_in_tiles(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = small.dataset()
+    rows = small.table(16)
+    data = small.dataset(rows)
     options = {"dim": 16, "heads": 2, "layers": 1, "start": "pretrained"}
     model = GriddedTNP.for_data(data, **options)
     assert "blended with the pretrained process" in " ".join(capsys.readouterr().out.split())
@@ -123,7 +124,7 @@ def test_it_is_fitted_saved_loaded_and_predicts_in_tiles(
     assert isinstance(model.network, KrigedNetwork)
     model.network.share.fill_(0.5)
     once = data.at(small.TIMES[2])
-    places = small.table()[["station", "lat", "lon", "elevation"]].drop_duplicates("station")
+    places = rows[["station", "lat", "lon", "elevation"]].drop_duplicates("station")
     before = model.predict(once, at=places, progress=False)
     again = GriddedTNP.load(model.save(tmp_path / "model"))
     assert isinstance(again.network, KrigedNetwork)
