@@ -42,7 +42,7 @@ class Case:
     data: gt.Dataset
     split: dict[str, Any]
     options: dict[str, Any] = field(default_factory=dict)
-    rivals: tuple[str, ...] = ("boosting",)
+    baselines: tuple[str, ...] = ("boosting",)
 
 
 Maker = Callable[[Path], Case]
@@ -217,7 +217,7 @@ def run(name: str, case: Case, sizes: list[Any], minutes: list[float]) -> Iterat
             out, start = RUNS / name / path.stem, time.perf_counter()
             model.fit(train, val, minutes=budget, out=out, resume=out.exists(), quiet=True)
             seconds = time.perf_counter() - start
-            found = model.evaluate(test, _rivals(name, model, test, case), limit=TIMES)
+            found = model.evaluate(test, _baselines(name, model, test, case), limit=TIMES)
             table: Any = found.to_dataframe()
             record = {"seconds": seconds, "split": found.split} | _origin()
             _write(path, record | {"scores": _records(table)})
@@ -229,11 +229,11 @@ def run(name: str, case: Case, sizes: list[Any], minutes: list[float]) -> Iterat
             yield f"{name} {path.stem}: {', '.join(f'{v:.4g}' for v in own['crps'])} CRPS"
 
 
-def _rivals(name: str, model: gt.GriddedTNP, test: gt.Dataset, case: Case) -> tuple[str, ...]:
+def _baselines(name: str, model: gt.GriddedTNP, test: gt.Dataset, case: Case) -> tuple[str, ...]:
     """All rivals for the first model, the best of them for the others."""
     path = RESULTS / name / "rivals.json"
     if not path.exists():
-        return tuple(dict.fromkeys([*default_baselines(model.spec, test), *case.rivals]))
+        return tuple(dict.fromkeys([*default_baselines(model.spec, test), *case.baselines]))
     scores = json.loads(path.read_text())["scores"]
     variables = {row["variable"] for row in scores}
     return tuple({best_rival(scores, variable)["forecast"]: None for variable in variables})

@@ -65,6 +65,31 @@ def test_modules_are_short_and_two_levels_deep(module: str) -> None:
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= 500
 
 
+NO_NAMES = (
+    "suspects moving verdict rivals history view setting beginning trainee watching picks "
+    "understanding luck beyond told together whole"
+)
+"""Words that say nothing in the terms of the field; `gt.Whole` is public."""
+
+
+def names(path: Path) -> set[str]:
+    """A module, its classes and functions, and their arguments."""
+    found = {path.stem}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found - {"Whole"}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_names_are_terms_of_the_field(module: str) -> None:
+    for name in names(MODULES[module]):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+        assert not set(words) & set(NO_NAMES.split()), name
+
+
 def test_folders_stay_small() -> None:
     for folder in {path.parent for path in MODULES.values()}:
         assert len(list(folder.glob("*.py"))) <= 16, f"{folder.name} holds too many files"

@@ -460,7 +460,7 @@ class GriddedTNP:
     ) -> Path:
         """Write a report as one HTML file that needs no network.
 
-        It has a verdict, the data, an interactive map, calibration, scores beside baselines, what
+        It has a headline, the data, an interactive map, calibration, scores beside baselines, what
         each source is worth, joint samples, the worst cases, and how to reproduce it. Its numbers
         are those of `evaluate`.
 

@@ -25,7 +25,7 @@ from gridtnp.network.fusion import Fusion
 from gridtnp.network.grid_decoders import GridDecoder
 from gridtnp.network.grid_encoders import GridEncoder
 from gridtnp.network.grid_processors import GridProcessor
-from gridtnp.network.likelihoods import Likelihood
+from gridtnp.network.likelihoods import LikelihoodHead
 from gridtnp.network.model import NeuralProcess
 from gridtnp.network.tokens import TokenEncoder
 from gridtnp.task import PointSet, Task, TokenSet
@@ -160,7 +160,9 @@ def check_grid_decoder(
     _check_module(make, sample, call, compiled)
 
 
-def check_likelihood(make: Callable[[], Likelihood], *, dim: int, compiled: bool = False) -> None:
+def check_likelihood(
+    make: Callable[[], LikelihoodHead], *, dim: int, compiled: bool = False
+) -> None:
     """A likelihood returns a distribution per target with a finite density."""
 
     def call(likelihood: nn.Module, z: Tensor) -> list[Tensor]:

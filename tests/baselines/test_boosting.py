@@ -17,7 +17,7 @@ from gridtnp.baselines.interpolation import InverseDistance
 from gridtnp.baselines.kriging import Kriging
 from gridtnp.baselines.regression import RegressionKriging, Regressors
 from gridtnp.baselines.vecchia import Vecchia
-from gridtnp.evaluation.baselines import Training, fit_baseline
+from gridtnp.evaluation.baselines import BaselineTraining, fit_baseline
 
 NAMES = ("t",)
 
@@ -115,7 +115,7 @@ def test_what_is_not_installed_is_named_with_its_command(
     monkeypatch.setitem(sys.modules, f"{module}.ensemble", None)
     data = test_regression.world()
     spec, tasks = raw_tasks(data)
-    training = Training(spec, data)
+    training = BaselineTraining(spec, data)
     with pytest.raises(
         ImportError, match=rf"^Baseline '{name}' needs .*pip install 'gridtnp\[rivals\]'"
     ):

@@ -17,9 +17,9 @@ import gridtnp as gt
 from gridtnp.baselines.kriging import KrigingParameters, posterior
 from gridtnp.baselines.regression import RegressionKriging
 from gridtnp.distributions.marginals import Gaussian, Product, of_readings
-from gridtnp.evaluation.baselines import Training, fit_baseline
+from gridtnp.evaluation.baselines import BaselineTraining, fit_baseline
 from gridtnp.kriging.fitting import deform, fit
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess
 from gridtnp.recipes import Recipe
 from gridtnp.tasks.specification import TaskSpec
 
@@ -100,7 +100,7 @@ def test_wrong_errors_are_refused() -> None:
 @pytest.mark.parametrize("name", ["climatology", "boosting", "pretrained", "regression-kriging"])
 def test_what_is_fitted_to_readings_has_their_errors_already(name: str) -> None:
     data = dataset(table().drop(columns="sigma"), BAD)
-    training = Training(TaskSpec.of(data), data, held_out=False)
+    training = BaselineTraining(TaskSpec.of(data), data, held_out=False)
     fitted = fit_baseline(name, training, data)
     if isinstance(fitted.baseline, RegressionKriging):
         alone = replace(fitted, baseline=RegressionKriging(fitted.baseline.regression, None))
@@ -112,7 +112,7 @@ def test_what_is_fitted_to_readings_has_their_errors_already(name: str) -> None:
 
 def test_the_error_of_a_reading_is_added_to_kriging() -> None:
     data = dataset(table().drop(columns="sigma"), BAD)
-    training = Training(TaskSpec.of(data), data, held_out=False)
+    training = BaselineTraining(TaskSpec.of(data), data, held_out=False)
     fitted, task = fit_baseline("kriging", training, data), next(training.tasks())
     std = fitted.baseline.predict(task)[1]
     assert std is not None
@@ -161,7 +161,7 @@ def test_kriging_trusts_good_readings_more() -> None:
 
 
 def test_the_prior_of_a_network_trusts_good_readings_more() -> None:
-    process = GaussianProcess(
+    process = KrigingProcess(
         0, dimensions=2, drifts=0, distances=0, timed=False, length=1.0, hours=1.0
     )
     place = torch.zeros(1, 2, 2, dtype=torch.float64)
@@ -182,7 +182,7 @@ def test_the_noise_is_what_reading_errors_do_not_explain() -> None:
     y = place.sum(-1).sin() + torch.randn((4, 60), generator=generator, dtype=torch.float64)
     mask, nothing, noise = torch.ones_like(y) > 0, place[..., :0], []
     for error in (None, torch.ones_like(y)):
-        process = GaussianProcess(
+        process = KrigingProcess(
             0, dimensions=2, drifts=0, distances=0, timed=False, length=1.0, hours=1.0
         )
         inputs, scores = Inputs(place, None, nothing, error), count(100, -10)

@@ -9,7 +9,7 @@ import xarray as xr
 
 import gridtnp as gt
 from gridtnp.data.coast import LAND
-from gridtnp.design.features import FEWEST, add_land_fraction
+from gridtnp.design.models import COAST_FEWEST, add_land_fraction
 from gridtnp.inference.context_reader import ContextReader
 from gridtnp.tasks.specification import TaskSpec
 
@@ -39,7 +39,7 @@ def dataset(area: tuple = BRITAIN, number: int = 80, **options: object) -> gt.Da
     ("data", "added"),
     [
         (dataset(), True),
-        (dataset(number=FEWEST - 1), False),
+        (dataset(number=COAST_FEWEST - 1), False),
         (dataset(BOHEMIA), False),
         (dataset(static={LAND: gt.land_fraction(gt.latlon_grid(
             lat=(49.0, 59.0), lon=(-7.0, 2.0), step=0.1))}), False),

@@ -155,7 +155,7 @@ def test_the_layout_comes_from_coordinates_alone(
     model: GriddedTNP, data: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(model.network, "encode", None)
-    hours = np.arange("1985", "2025", dtype="datetime64[h]")  # as many as would not fit in memory
+    hours = np.arange("2015", "2025", dtype="datetime64[h]")  # as many as would not fit in memory
     world = latlon_grid(lat=(-90, 90), lon=(-180, 180), step=0.25)
     to = model.predict(data, world, times=hours, layout=tmp_path / "a.zarr")
     found = prediction_status(to)

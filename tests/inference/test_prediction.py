@@ -24,6 +24,7 @@ from gridtnp.estimator import GriddedTNP
 from gridtnp.grid import EARTH_RADIUS
 from gridtnp.inference.conditioning import Conditioner
 from gridtnp.network.model import PIECE
+from gridtnp.recipes import Recipe
 from gridtnp.sources.coordinates import unit_vectors
 from gridtnp.sources.quality import DataWarning
 from gridtnp.tasks.specification import TaskSpec
@@ -571,6 +572,30 @@ def test_memory_is_bounded() -> None:
 @pytest.mark.slow
 def test_a_million_points_and_800_000_observations() -> None:
     assert peak(1_000_000, 800_000)[1] < 4.0
+
+
+def test_a_prediction_at_a_context_station_agrees_with_it_within_its_noise() -> None:
+    """Also where regression alone is wrong: waves that move from day to day."""
+    rng = np.random.default_rng(0)
+    lat, lon = rng.uniform(45, 49, 40), rng.uniform(6, 12, 40)
+    noise, tables = 0.2, []
+    for day in pd.date_range("2001-01-01", periods=24):
+        north, east = rng.uniform(0, 2 * np.pi, 2)
+        t = 10 + 3 * np.sin(1.5 * lat + north) * np.sin(1.5 * lon + east)
+        t = t + rng.normal(0, noise, 40)
+        tables.append(pd.DataFrame({"time": day, "lat": lat, "lon": lon, "t": t}))
+    rows = pd.concat(tables).assign(station=lambda r: r["lat"].astype(str))
+    train, val, test = Dataset({"s": rows}, target="s.t").split(time=["2001-01-17", "2001-01-21"])
+    model = GriddedTNP.for_data(train, dim=16, heads=2, layers=1, quiet=True)
+    model.fit(train, val, recipe=Recipe(4, 2, 1e-3), quiet=True)
+    observed = rows[rows["time"] == "2001-01-22"].reset_index(drop=True)
+    found = model.predict(test.at("2001-01-22"), at=observed[["station", "lat", "lon"]])
+    error = found["t_mean"].to_numpy() - observed["t"].to_numpy()
+    line = np.stack([np.ones(40), lat, lon], 1)
+    regression = observed["t"] - line @ np.linalg.lstsq(line, observed["t"], rcond=None)[0]
+    assert np.sqrt(np.mean(regression**2)) > 5 * noise
+    assert np.sqrt(np.mean(error**2)) < 1.5 * noise
+    assert np.abs(error).max() < 4 * noise
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -105,8 +105,8 @@ def test_two_readings_at_a_place_are_one_with_half_the_variance() -> None:
     readings = torch.cat([encoding.y + apart, encoding.y - apart], 1)
     half = replace(seen, noise=seen.noise / 2)
     with torch.no_grad():
-        one = posterior.Whole.of(half, encoding.y, every, shape).predict(at)
-        both = posterior.Whole.of(twice, readings, every.repeat(1, 2), shape).predict(at)
+        one = posterior.ExactPosterior.of(half, encoding.y, every, shape).predict(at)
+        both = posterior.ExactPosterior.of(twice, readings, every.repeat(1, 2), shape).predict(at)
     torch.testing.assert_close(both[0], one[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(both[1], one[1], rtol=1e-3, atol=1e-5)
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from gridtnp.kriging import fitting
 from gridtnp.kriging.fitting import deform, fit
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, crps
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess, crps
 
 PLACES = 90
 
 
-def process() -> GaussianProcess:
+def process() -> KrigingProcess:
     options = {"dimensions": 2, "drifts": 1, "distances": 1, "timed": False}
-    return GaussianProcess(2, **options, length=0.5, hours=6.0)
+    return KrigingProcess(2, **options, length=0.5, hours=6.0)
 
 
 def points(n: int, seed: int, batch: int = 1) -> Inputs:
@@ -26,7 +26,7 @@ def points(n: int, seed: int, batch: int = 1) -> Inputs:
     return Inputs(place.expand(batch, -1, -1), None, regressors.expand(batch, -1, -1))
 
 
-def deformed(seed: int, size: float) -> GaussianProcess:
+def deformed(seed: int, size: float) -> KrigingProcess:
     """With random weights."""
     made, g = process(), torch.Generator().manual_seed(seed)
     made.deformation.start(made.coordinates(points(50, 0))[0], g)

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gridtnp.kriging.fitting import fit
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, crps
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess, crps
 from gridtnp.kriging.persistent import SMOOTH, PersistentField
 from gridtnp.kriging.remembering import Tasks, _estimates, learn, remember
 
 PLACES, TASKS = 30, 40
 
 
-def process(places: int = PLACES) -> GaussianProcess:
+def process(places: int = PLACES) -> KrigingProcess:
     options = {"dimensions": 2, "drifts": 1, "distances": 1, "timed": False}
-    return GaussianProcess(2, **options, length=0.5, hours=6.0, places=places)
+    return KrigingProcess(2, **options, length=0.5, hours=6.0, places=places)
 
 
 def points(n: int, seed: int) -> Inputs:
@@ -59,7 +59,7 @@ def tasks_of(size: float, *, own: float = 0.0, noise: float = 0.05) -> tuple[Inp
 def test_the_posterior_is_that_of_regression_on_estimates_with_errors(seed: int, n: int) -> None:
     field = learned(seed)
     x = torch.cat([field.places[:2], torch.randn(n, 3).double()])[None]
-    found = field.at(x, field.history())
+    found = field.at(x, field.posterior())
 
     def prior(a: Tensor, b: Tensor) -> Tensor:
         r = 3**0.5 * torch.cdist(a / field.length.double().exp(), b / field.length.double().exp())
@@ -78,7 +78,7 @@ def test_the_posterior_is_that_of_regression_on_estimates_with_errors(seed: int,
 def test_only_places_among_the_given_ones_are_known() -> None:
     field, x = learned(3), torch.randn(2, 5, 3).double()
     some = torch.stack([field.places[:8], field.places[4:12]])
-    found = field.at(x, field.history(some))
+    found = field.at(x, field.posterior(some))
     for i, rows in enumerate((slice(0, 8), slice(4, 12))):
         fewer = PersistentField(8, 3)
         for name in ("amplitude", "own", "length"):
@@ -87,7 +87,7 @@ def test_only_places_among_the_given_ones_are_known() -> None:
         fewer.value.copy_(field.value[rows])
         fewer.error.copy_(field.error[rows, rows])
         fewer.used.fill_(1.0)
-        wanted = fewer.at(x[i : i + 1], fewer.history())
+        wanted = fewer.at(x[i : i + 1], fewer.posterior())
         torch.testing.assert_close(found.mean[i], wanted.mean[0])
         torch.testing.assert_close(
             field.covariance(found, found)[i], fewer.covariance(wanted, wanted)[0]
@@ -97,7 +97,7 @@ def test_only_places_among_the_given_ones_are_known() -> None:
 def test_a_field_that_learned_nothing_is_zero() -> None:
     field = PersistentField(4, 3)
     assert not field.known
-    found = field.at(torch.randn(1, 6, 3).double(), field.history())
+    found = field.at(torch.randn(1, 6, 3).double(), field.posterior())
     assert not found.mean.any()
     assert field.covariance(found, found).abs().max().item() < 1e-6
 
@@ -151,7 +151,7 @@ def test_what_persists_is_found_and_predicted_at_places_that_are_not_observed_no
         now = inputs[later,]
         if made.persistent.known:
             x = made.coordinates(now)
-            at = made.persistent.at(x, made.persistent.history())
+            at = made.persistent.at(x, made.persistent.posterior())
             now = Inputs(now.place, None, now.regressors, None, at)
         mean, std = made.predict(made.condition(now, y[later], given), now)
         return crps(y[later] - mean, std)[:, ::2].mean(0)

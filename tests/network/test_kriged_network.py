@@ -34,8 +34,8 @@ from gridtnp.kriging.gaussian_process import (
     MEAN_SURPRISE,
     NEIGHBOUR,
     WIDTH,
-    GaussianProcess,
     Inputs,
+    KrigingProcess,
     crps,
 )
 from gridtnp.network import kriging
@@ -92,19 +92,19 @@ def inputs(n: int, seed: int) -> Inputs:
     )
 
 
-def fresh(length: float) -> GaussianProcess:
-    return GaussianProcess(
+def fresh(length: float) -> KrigingProcess:
+    return KrigingProcess(
         3, dimensions=3, drifts=2, distances=2, timed=False, length=length, hours=6.0
     )
 
 
-def flat_process() -> GaussianProcess:
+def flat_process() -> KrigingProcess:
     """In the plane, without regressors."""
     options = {"dimensions": 2, "drifts": 0, "distances": 0, "timed": False}
-    return GaussianProcess(0, **options, length=1.0, hours=6.0)
+    return KrigingProcess(0, **options, length=1.0, hours=6.0)
 
 
-def process() -> GaussianProcess:
+def process() -> KrigingProcess:
     made = fresh(1.3)
     for p in made.buffers(recurse=False):
         p += 0.2 * torch.randn_like(p)
@@ -234,7 +234,7 @@ def test_of_two_readings_at_a_place_each_is_left_out_itself(
     twice = {k: torch.cat([v, v], 1) for k, v in vars(one).items() if v is not None}
     twice["y"] = torch.randn(2, 40, 2, generator=torch.Generator().manual_seed(4))
     seen = network.observed(0, PointSet(**twice), 1, twice["x"][..., :0])
-    monkeypatch.setattr(GaussianProcess, "condition_robustly", GaussianProcess.condition)
+    monkeypatch.setattr(KrigingProcess, "condition_robustly", KrigingProcess.condition)
     gp = network.process(0)
     exact, _ = gp.leave_one_out(gp.condition(seen.inputs, seen.y, seen.mask))
     monkeypatch.setattr(kriging, "EXACT", 5)

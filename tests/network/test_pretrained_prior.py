@@ -104,14 +104,17 @@ def test_it_stays_on_the_cpu_in_its_own_precision() -> None:
     assert made.share.dtype == torch.bfloat16
 
 
-def fitted(**options: str) -> GriddedTNP:
-    data = small.dataset()
+ROWS = small.table(16)
+
+
+def fitted(validate: bool = True, **options: str) -> GriddedTNP:
+    data = small.dataset(ROWS)
     model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1, quiet=True, **options)  # pyright: ignore
-    return model.fit(data, data, recipe=Recipe(2, 2, 1e-3), quiet=True)
+    return model.fit(data, data if validate else None, recipe=Recipe(2, 2, 1e-3), quiet=True)
 
 
 def test_a_quarter_of_a_fitted_model_is_the_pretrained_process(tmp_path: Path) -> None:
-    data, model = small.dataset(), fitted()
+    data, model = small.dataset(ROWS), fitted()
     assert isinstance(model.network, KrigedNetwork)
     assert model.config.prior is not None
     assert model.config.prior.pretrained
@@ -119,38 +122,25 @@ def test_a_quarter_of_a_fitted_model_is_the_pretrained_process(tmp_path: Path) -
     names = [name for name, _ in model.network.named_parameters()]
     assert not any(name.startswith("pretrained") for name in names)  # which is not trained
     once = data.at(small.TIMES[2])
-    places = small.table()[["station", "lat", "lon", "elevation"]].drop_duplicates("station")
+    places = ROWS[["station", "lat", "lon", "elevation"]].drop_duplicates("station")
     before = model.predict(once, at=places, progress=False)
     again = GriddedTNP.load(model.save(tmp_path / "model"))
     assert isinstance(again.network, KrigedNetwork)
     assert again.network.share.tolist() == [SHARE]
     after = again.predict(once, at=places, progress=False)
     np.testing.assert_array_equal(before["t2m_mean"], after["t2m_mean"])
-    again.fit(data, data, recipe=Recipe(2, 2, 1e-3), quiet=True)  # trained without it, again
+    with pytest.warns(UserWarning, match="leaves out the pretrained process"):
+        export(model.network, tmp_path / "graph.pt2")
+    assert model.network.pretrained is not None  # the model itself keeps it
+    again.fit(data, recipe=Recipe(2, 2, 1e-3), quiet=True)  # trained without it, again
     assert again.network.share.tolist() == [SHARE]
 
 
-def test_without_a_validation_part_too() -> None:
-    data = small.dataset()
-    model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1, quiet=True)
-    model.fit(data, recipe=Recipe(2, 2, 1e-3), quiet=True)
-    assert isinstance(model.network, KrigedNetwork)
-    assert model.network.share.tolist() == [SHARE]
-
-
 def test_kriging_alone_is_a_start_too() -> None:
-    model = fitted(start="kriging")
+    model = fitted(validate=False, start="kriging")
     assert isinstance(model.network, KrigedNetwork)
     assert model.network.pretrained is None
     assert "share" not in model.network.state_dict()
-
-
-def test_an_exported_graph_leaves_it_out_and_says_so(tmp_path: Path) -> None:
-    model = fitted()
-    with pytest.warns(UserWarning, match="leaves out the pretrained process"):
-        export(model.network, tmp_path / "graph.pt2")
-    assert isinstance(model.network, KrigedNetwork)
-    assert model.network.pretrained is not None  # the model itself keeps it
 
 
 def test_it_is_not_compiled() -> None:

@@ -171,7 +171,9 @@ def test_stations_that_move_or_were_seen_once_are_not_remembered() -> None:
 def test_a_resumed_run_trains_on_the_tasks_that_it_would_have_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = Dataset({"stations": table()}, target="stations.t")
+    rows = table()
+    rows = rows[rows["time"] >= "2020-01-21"]
+    data = Dataset({"stations": rows}, target="stations.t")
     train, val, _ = data.split(time=["2020-02-05", "2020-02-15"])
 
     def fit(out: str, *, resume: bool = False) -> GriddedTNP:
@@ -186,6 +188,10 @@ def test_a_resumed_run_trains_on_the_tasks_that_it_would_have_had(
         raise KeyboardInterrupt
 
     whole = fit("whole")
+    assert isinstance(whole.network, KrigedNetwork)
+    field = whole.network.process(0).persistent
+    assert field is not None
+    assert field.known
     with monkeypatch.context() as patched:
         patched.setattr("gridtnp.training.fit.prefetch", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -195,7 +195,7 @@ def test_several_variables_without_times(window: Browser, tmp_path: Path) -> Non
     path.write_text(timeless(), encoding="utf-8")
     window.emulate(1280, 900)
     window.open(path)
-    shown = "return [...document.querySelectorAll('#verdict h1')].map((e) => e.checkVisibility())"
+    shown = "return [...document.querySelectorAll('#headline h1')].map((e) => e.checkVisibility())"
     assert window.run(shown) == [True, False]
     window.keys("#variable", "b")
     assert window.run(shown) == [False, True]

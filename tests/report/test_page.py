@@ -22,7 +22,7 @@ from gridtnp.report.ablation import ablation
 from gridtnp.report.charts import nice_ticks
 from gridtnp.report.maps import Region
 from gridtnp.report.packing import json_in_html, pack, unpack
-from gridtnp.report.sections import quantity, verdict
+from gridtnp.report.sections import headline, quantity
 from gridtnp.report.series import series
 from gridtnp.sources.source import unit_symbol
 
@@ -67,10 +67,10 @@ def test_scores_are_those_of_evaluate_to_the_last_digit() -> None:
     np.testing.assert_array_equal(np.array([row for row in found if row]), expected)
 
 
-def test_the_verdict_says_what_evaluate_found() -> None:
+def test_the_headline_says_what_evaluate_found() -> None:
     made = case()
     rows = made.evaluation.to_dataframe().to_dict("records")
-    found = verdict(rows, made.evaluation.split)
+    found = headline(rows, made.evaluation.split)
     assert found["text"].startswith("At 6 stations never seen, t2m is predicted with an RMSE of ")
     assert f"{rows[0]['rmse']:.2f}" in found["text"].replace("\u00a0", " ")
     assert "the best of 2 baselines" in found["text"]
@@ -86,10 +86,10 @@ def test_the_verdict_says_what_evaluate_found() -> None:
         (0.70, 0.60, 0.80, "narrower than they should be"),
     ],
 )
-def test_the_verdict_on_calibration(covered: float, low: float, high: float, words: str) -> None:
+def test_the_headline_on_calibration(covered: float, low: float, high: float, words: str) -> None:
     row = small.evaluation().to_dataframe().to_dict("records")[0]
     row |= {"coverage_90": covered, "coverage_90_low": low, "coverage_90_high": high}
-    assert words in verdict([row], "2 stations")["calibration"]
+    assert words in headline([row], "2 stations")["calibration"]
 
 
 def test_series_are_those_of_the_evaluation_and_of_predict() -> None:

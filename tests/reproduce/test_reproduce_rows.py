@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gridtnp.reproduce.__main__ import _parser, main
-from gridtnp.reproduce.conclusions import CONCLUSIONS, difference, judge, verdict
+from gridtnp.reproduce.conclusions import CONCLUSIONS, difference, judge, outcome
 from gridtnp.reproduce.gp import NAMES
 from gridtnp.reproduce.tables import markdown, mean_and_error, number, paired
 from gridtnp.reproduce.weather import rows_of
@@ -84,13 +84,13 @@ def test_differences_are_judged_by_their_standard_errors() -> None:
     assert paired([1.0, 2.0, 3.0], [0.0, 1.0, 2.0]) == (1.0, 0.0)
     assert mean_and_error([4.0]) == (4.0, 0.0)
     clear, unclear = (1.0, 0.1), (0.1, 0.1)
-    assert verdict([clear, clear]) == "holds here"
-    assert verdict([clear, unclear]) == "cannot be told"
-    assert verdict([clear, (-1.0, 0.1)]) == "holds here in part"
-    assert verdict([(-1.0, 0.1)]) == "does not hold here"
-    assert verdict([]) == "not run"
-    assert verdict([clear, unclear], ties=True) == "holds here"
-    assert verdict([(-1.0, 0.1), clear], ties=True) == "holds here in part"
+    assert outcome([clear, clear]) == "holds here"
+    assert outcome([clear, unclear]) == "cannot be told"
+    assert outcome([clear, (-1.0, 0.1)]) == "holds here in part"
+    assert outcome([(-1.0, 0.1)]) == "does not hold here"
+    assert outcome([]) == "not run"
+    assert outcome([clear, unclear], ties=True) == "holds here"
+    assert outcome([(-1.0, 0.1), clear], ties=True) == "holds here in part"
 
 
 def test_errors_of_the_rmse_know_targets_and_neighbouring_times() -> None:

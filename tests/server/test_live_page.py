@@ -12,7 +12,7 @@ from browser import Browser, why_not
 from report_cases import STATION
 from serving import Server, evaluated, expected_of, model_and_parts, observations, rainy, running
 
-from gridtnp.report.sections import verdict
+from gridtnp.report.sections import headline
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 PICTURE = "return document.querySelector('#field canvas').toDataURL()"
@@ -175,9 +175,9 @@ def test_the_keyboard_is_enough(browser: Browser) -> None:
     assert browser.errors() == []
 
 
-def test_verdict_and_scores_are_those_of_evaluate(browser: Browser) -> None:
+def test_headline_and_scores_are_those_of_evaluate(browser: Browser) -> None:
     table = evaluated().to_dataframe()
-    sentence = verdict(table.to_dict("records"), evaluated().split)["text"]
+    sentence = headline(table.to_dict("records"), evaluated().split)["text"]
     assert browser.text("h1").replace("\u00a0", " ") == sentence.replace("\u00a0", " ")
     raw = "return [...document.querySelectorAll(arguments[0])].map((e) => Number(e.dataset.raw))"
     assert browser.run(raw, ".tiles dd[data-raw]")[:2] == table.loc[0, ["crps", "rmse"]].tolist()

@@ -28,7 +28,7 @@ from gridtnp.amortised.neighbours import (
     units_of,
     without_self,
 )
-from gridtnp.amortised.posterior import Separate, Whole, condition, differentiable
+from gridtnp.amortised.posterior import ExactPosterior, TaskPosteriors, condition, differentiable
 from gridtnp.amortised.process import FUNCTIONS, Places, Shape
 from gridtnp.amortised.profile import (
     CANDIDATES,
@@ -71,7 +71,7 @@ class Encoding:
     constants: Constants
     observed: Places
 
-    def posterior(self) -> Whole | Separate:
+    def posterior(self) -> ExactPosterior | TaskPosteriors:
         """The process given the observations."""
         return condition(self.observed, self.y, self.mask, self.constants.shape)
 
@@ -135,7 +135,7 @@ class Interpolator(nn.Module):
         tokens = self._tokens(found, y, summary, near)
         attended = self.decoder.attended(self.start(summary)[:, None], tokens)
         read = _reading_variance(points, units, mask)
-        constants = replace(constants, noise=_beyond(read, mask, constants.noise))
+        constants = replace(constants, noise=_unexplained(read, mask, constants.noise))
         places, _ = self._places(constants, attended, x, near, points.features)
         own = _limited(self.own_noise(tokens)[..., 0].double(), 0.0, 6.0)
         places = replace(places, noise=places.noise * torch.exp(own) + read)
@@ -145,7 +145,10 @@ class Interpolator(nn.Module):
         return Encoding(units, index, y, mask, attended, summary, constants, places)
 
     def decode(
-        self, encoding: Encoding, target: PointSet, given: Whole | Separate | None = None
+        self,
+        encoding: Encoding,
+        target: PointSet,
+        given: ExactPosterior | TaskPosteriors | None = None,
     ) -> NormalMixture:
         """`given` is the encoding's posterior, if it is needed more than once."""
         places, tokens = self.places(encoding, target)
@@ -309,7 +312,7 @@ def _reading_variance(
     return (points.error[..., 0].double() / units.scale[:, None]).square() * mask
 
 
-def _beyond(
+def _unexplained(
     read: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"], noise: Float[Tensor, " batch"]
 ) -> Float[Tensor, " batch"]:
     """The noise that known errors of readings leave unexplained: values imply their sum."""

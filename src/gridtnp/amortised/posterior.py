@@ -1,7 +1,7 @@
 """Posteriors of the Gaussian process: exact, and in overlapping tiles for many observations.
 
-    observations ≤ EXACT → Whole: one factorisation
-                  beyond → Tiles: one small factorisation per group of neighbouring observations
+    observations ≤ EXACT → ExactPosterior: one factorisation
+                    more → TiledPosterior: one small factorisation per group of neighbours
 
 A target is predicted from the observations around its tile, and near a border also around the tiles
 beyond, with weights that are continuous in the place, so that maps show no borders.
@@ -41,7 +41,7 @@ Moments = tuple[Float[Tensor, "batch m"], Float[Tensor, "batch m"]]
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class ExactPosterior:
     """A process given observations whose covariance is factorised as a whole."""
 
     observed: Places
@@ -58,7 +58,7 @@ class Whole:
         y: Float[Tensor, "batch n"],
         mask: Bool[Tensor, "batch n"],
         shape: Shape,
-    ) -> Whole:
+    ) -> ExactPosterior:
         root = stable_root(observed_covariance(observed, shape, mask))
         white = torch.linalg.solve_triangular(root, y[..., None], upper=False)
         return cls(observed, mask, shape, root, white)
@@ -71,7 +71,7 @@ class Whole:
         return (half.mT @ self.white)[..., 0], rest.clamp_min(SMALLEST)
 
 
-class Tiles:
+class TiledPosterior:
     """A process of one task given many observations, in overlapping tiles."""
 
     def __init__(self, observed: Places, y: Float[Tensor, " n"], shape: Shape) -> None:
@@ -81,7 +81,7 @@ class Tiles:
         self.centres = KDTree(centres)
         found = KDTree(places).query(centres, min(AROUND, len(places)), workers=number_of_threads())
         self.around = np.asarray(found[1])
-        self.kept: OrderedDict[int, Whole] = OrderedDict()
+        self.kept: OrderedDict[int, ExactPosterior] = OrderedDict()
         self.lock = Lock()  # threads predict different targets
 
     def predict(self, at: Places) -> Moments:
@@ -114,14 +114,14 @@ class Tiles:
         order = np.argsort(tiles, kind="stable")
         return rows[order], tiles[order], weight[rows, column][order]
 
-    def _tile(self, number: int) -> Whole:
+    def _tile(self, number: int) -> ExactPosterior:
         with self.lock:
             if number in self.kept:
                 self.kept.move_to_end(number)
                 return self.kept[number]
         near = torch.from_numpy(self.around[number])
         every = torch.ones(1, len(near), dtype=torch.bool)
-        found = Whole.of(self.observed[0, near], self.y[near][None], every, self.shape)
+        found = ExactPosterior.of(self.observed[0, near], self.y[near][None], every, self.shape)
         with self.lock:
             self.kept[number] = found
             if len(self.kept) > KEPT:
@@ -130,10 +130,10 @@ class Tiles:
 
 
 @dataclass(frozen=True, eq=False)
-class Separate:
+class TaskPosteriors:
     """Posteriors of several tasks."""
 
-    tasks: list[Tiles]
+    tasks: list[TiledPosterior]
 
     def predict(self, at: Places) -> Moments:
         found = [task.predict(at[b]) for b, task in enumerate(self.tasks)]
@@ -146,11 +146,13 @@ def condition(
     y: Float[Tensor, "batch n"],
     mask: Bool[Tensor, "batch n"],
     shape: Shape,
-) -> Whole | Separate:
+) -> ExactPosterior | TaskPosteriors:
     """The process given observations, for any number of predictions."""
     if y.shape[1] <= EXACT:
-        return Whole.of(observed, y, mask, shape)
-    return Separate([Tiles(observed[b, mask[b]], y[b, mask[b]], shape[b]) for b in range(len(y))])
+        return ExactPosterior.of(observed, y, mask, shape)
+    return TaskPosteriors(
+        [TiledPosterior(observed[b, mask[b]], y[b, mask[b]], shape[b]) for b in range(len(y))]
+    )
 
 
 def differentiable(
@@ -160,7 +162,7 @@ def differentiable(
     at: Places,
     shape: Shape,
 ) -> Moments:
-    """As `Whole`, with gradients."""
+    """As `ExactPosterior`, with gradients."""
     across = covariance(observed, at, shape) * mask[..., None]
     k = observed_covariance(observed, shape, mask)
     mean, explained = cast(Any, Condition.apply(k, across, y))

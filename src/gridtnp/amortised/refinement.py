@@ -24,7 +24,7 @@ FEW = 60
 constants that few observations leave open."""
 DIFFERENCE = 1e-4
 """Step of finite differences."""
-TOGETHER = 256
+EXACT = 256
 """Most observations whose likelihood is taken as a whole."""
 BLOCKS, BLOCK = 4, 128
 """Groups of neighbouring observations that are taken of more, and their size."""
@@ -52,7 +52,7 @@ def refine(
 def _blocks(x: Float[Tensor, "n d"], mask: Bool[Tensor, " n"]) -> Int[Tensor, "blocks m"]:
     """Rows of observations whose likelihoods are added."""
     rows = torch.nonzero(mask)[:, 0]
-    if len(rows) <= TOGETHER:
+    if len(rows) <= EXACT:
         return rows[None]
     places = x[rows].numpy()
     every = groups(places, BLOCK)

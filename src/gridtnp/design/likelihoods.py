@@ -27,7 +27,7 @@ MAX_COUNT = 1000
 ENDS = 0.005
 """Share of both 0 and 1 by which a variable without units is recognised as a fraction."""
 POSITIVE = ("lognormal", "bernoulli-gamma", "censored-gamma")
-WHOLE = ("bernoulli", "categorical", "poisson", "negative-binomial")
+INTEGER = ("bernoulli", "categorical", "poisson", "negative-binomial")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Values:
     """Shares of zeros and of ones, and the number of negative values."""
     ones: float
     negative: int
-    whole: bool
+    integer: bool
 
     @classmethod
     def of(cls, name: str, units: str | None, values: Float[np.ndarray, " n"]) -> Values:
@@ -61,7 +61,7 @@ class Values:
             zeros=float((y == 0).mean()),
             ones=float((y == 1).mean()),
             negative=int((y < 0).sum()),
-            whole=bool((y == np.floor(y)).all()),
+            integer=bool((y == np.floor(y)).all()),
         )
 
     @property
@@ -121,7 +121,7 @@ def target_values(data: Dataset, spec: TaskSpec) -> dict[str, Values]:
 def require_possible(likelihood: Likelihood, values: Values) -> None:
     """Raise if a likelihood gives some of the values no probability."""
     kind, name = likelihood.kind, values.name
-    bounded = kind in (*POSITIVE, *WHOLE, "spiked-beta")
+    bounded = kind in (*POSITIVE, *INTEGER, "spiked-beta")
     if bounded and values.negative:
         raise ValueError(
             f"Target {name!r} has {values.negative:,} negative values (the lowest is "
@@ -138,7 +138,7 @@ def require_possible(likelihood: Likelihood, values: Values) -> None:
             f"Target {name!r} reaches {values.high:g}, but a spiked-beta likelihood ends at "
             f"{values.limit:g}; give units such as '%', or use 'bernoulli-gamma'."
         )
-    if kind in WHOLE and not values.whole:
+    if kind in INTEGER and not values.integer:
         raise ValueError(
             f"Target {name!r} has values that are not whole numbers, which a {kind} likelihood "
             "cannot have; round them, or use another likelihood."
@@ -175,7 +175,7 @@ def _automatic(values: Values) -> tuple[Kind, str]:
     zeros, ones = _percent(values.zeros), _percent(values.ones)
     if values.negative:
         return "gaussian", f"{values.negative:,} values are negative"
-    if values.whole and values.high == 1:
+    if values.integer and values.high == 1:
         return "bernoulli", f"only 0 and 1, of which {ones} are 1"
     known = (values.units or "").lower().rstrip("s") in RANGES
     ends = values.high == 1 and min(values.zeros, values.ones) >= ENDS
@@ -184,7 +184,7 @@ def _automatic(values: Values) -> tuple[Kind, str]:
     below = float(ndtr(-values.mean / values.std))
     if below < NEAR_ZERO:
         return "gaussian", f"0 is {values.mean / values.std:.1f} standard deviations off the mean"
-    if values.whole and values.units is None and values.high <= MAX_COUNT:
+    if values.integer and values.units is None and values.high <= MAX_COUNT:
         ratio = values.std**2 / values.mean
         kind: Literal["poisson", "negative-binomial"] = "poisson"
         if ratio > 1.2:
@@ -196,7 +196,7 @@ def _automatic(values: Values) -> tuple[Kind, str]:
 
 
 def _scale(likelihood: Likelihood, values: Values) -> float | None:
-    if likelihood.kind in WHOLE:
+    if likelihood.kind in INTEGER:
         return 1.0
     if likelihood.kind == "spiked-beta":
         return values.limit

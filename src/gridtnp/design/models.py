@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
+import numpy as np
 import torch
 from pydantic import PositiveFloat, PositiveInt, field_validator
 
@@ -29,7 +30,6 @@ from gridtnp.config import (
 from gridtnp.data.coast import LAND
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
-from gridtnp.design.features import add_land_fraction
 from gridtnp.design.grids import (
     choose_cell,
     extent_of,
@@ -129,6 +129,16 @@ class ModelOptions(Part):
         if value is not None:
             recipe(value)
         return value
+
+
+COAST_FEWEST = 50
+"""Places of the target that can tell what the share of land is worth."""
+COAST_MOST = 1_000_000
+"""Places of all sources at which computing it takes seconds."""
+VARIES = 0.1
+"""Standard deviation of the share of land, at least, on a coast."""
+ONE_SIDE = 0.1
+"""Places with a share of land nearer than this to 0 or 1 are not on the coast."""
 
 
 @dataclass(frozen=True)
@@ -396,3 +406,22 @@ def _require_matching_config(config: ModelConfig, train: Dataset, spec: TaskSpec
                 f"config= has {what} {given}, but the data have {needed}; adapt it with "
                 "config.model_copy(update=...)."
             )
+
+
+def add_land_fraction(train: Dataset) -> tuple[Dataset, str]:
+    """With the share of land as a feature, and the reason, for many places around a coast.
+
+    Else the same data, and no reason.
+    """
+    source = train.sources[train.target_source]
+    used = np.broadcast_to(train.context_places.get(source.name, True), source.lat.shape)
+    unique = np.unique(np.stack([source.lat[used], source.lon[used]]), axis=1).shape[1]
+    total = sum(len(s.lat) for s in train.sources.values())
+    if LAND in train.statics or unique < COAST_FEWEST or total > COAST_MOST:
+        return train, ""
+    made = train.with_land_fraction()
+    land = made.static_at(source.name)[used, -1]
+    if land.std() < VARIES:
+        return train, ""
+    share = np.mean((land > ONE_SIDE) & (land < 1 - ONE_SIDE))
+    return made, f"{share:.0%} of the places are at a coast"

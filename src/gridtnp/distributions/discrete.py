@@ -14,7 +14,7 @@ from gridtnp.distributions.marginals import logit as limited_logit
 from gridtnp.distributions.special import scipy_values
 
 
-class Whole(Marginal):
+class IntegerMarginal(Marginal):
     """Whole numbers from 0; every value is a point mass."""
 
     limits = (0.0, math.inf)
@@ -42,7 +42,7 @@ class Whole(Marginal):
         return torch.where(possible, log_mass, -math.inf)
 
 
-class Categorical(Whole):
+class Categorical(IntegerMarginal):
     """Classes 0 to k - 1, in their order; the last axis of `logits` is the class."""
 
     def __init__(self, logits: Tensor) -> None:
@@ -102,7 +102,7 @@ class Bernoulli(Categorical):
         return Bernoulli(self.parameters["logit"] + limited_logit(mean))
 
 
-class Poisson(Whole):
+class Poisson(IntegerMarginal):
     """Counts with a variance equal to their mean."""
 
     def __init__(self, rate: Tensor) -> None:
@@ -140,7 +140,7 @@ class Poisson(Whole):
         return Poisson(self.rate * positive_part(mean, std))
 
 
-class NegativeBinomial(Whole):
+class NegativeBinomial(IntegerMarginal):
     """Counts with variance `rate` + `rate`² / `shape`."""
 
     def __init__(self, rate: Tensor, shape: Tensor) -> None:
@@ -188,7 +188,7 @@ class NegativeBinomial(Whole):
         return NegativeBinomial(self.rate * positive_part(mean, std), self.shape)
 
 
-def _lowest(counts: Whole, p: Tensor, start: Tensor) -> Tensor:
+def _lowest(counts: IntegerMarginal, p: Tensor, start: Tensor) -> Tensor:
     """The lowest count whose CDF reaches `p`, from a guess that is off by a few."""
     found = start
     for _ in range(3):

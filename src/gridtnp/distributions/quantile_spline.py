@@ -58,7 +58,7 @@ class QuantileSpline(Marginal):
             self._at(v, segment) for v in (self.knots, self.widths, self.left, self.right)
         )
         slope = _slope((value - start) / width, left, right)
-        under, over = self._beyond(value)
+        under, over = self._tail_excess(value)
         return math.log(self.step) - slope.log() - under - over
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class QuantileSpline(Marginal):
             self._at(v, segment) for v in (self.knots, self.widths, self.left, self.right)
         )
         inner = self.step * (1 + segment + _level((value - start) / width, left, right))
-        under, over = self._beyond(value)
+        under, over = self._tail_excess(value)
         tails = self.step * torch.exp(-under), 1 - self.step * torch.exp(-over)
         return torch.where(under > 0, tails[0], torch.where(over > 0, tails[1], inner))
 
@@ -91,7 +91,7 @@ class QuantileSpline(Marginal):
         start = h * torch.arange(1, self.knots.shape[-1], device=v.device)
         below = _squared_level(v, start, h, self.left, self.right)
         above = _squared_level(1 - v, 1 - h - start, h, self.right, self.left)
-        under, over = self._beyond(value)
+        under, over = self._tail_excess(value)
         tails = (
             _tail_crps(under, h) * self.slopes[..., 0] + _tail_crps(over, h) * self.slopes[..., -1]
         )
@@ -108,7 +108,7 @@ class QuantileSpline(Marginal):
         """How far the means of the lower and the upper tail are from its knot."""
         return torch.stack([-self.slopes[..., 0], self.slopes[..., -1]], -1)
 
-    def _beyond(self, value: Tensor) -> tuple[Tensor, Tensor]:
+    def _tail_excess(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """How far a value lies in the lower and in the upper tail, in scales of the tail."""
         under = (self.knots[..., 0] - value).clamp(min=0) / self.slopes[..., 0]
         return under, (value - self.knots[..., -1]).clamp(min=0) / self.slopes[..., -1]
@@ -146,10 +146,10 @@ def _squared_level(v: Tensor, start: Tensor, step: float, left: Tensor, right: T
     return v * (start**2 * left + v * (quadratic / 2 + v * terms))
 
 
-def _tail_crps(beyond: Tensor, mass: float) -> Tensor:
+def _tail_crps(excess: Tensor, mass: float) -> Tensor:
     """The integral over an exponential tail of scale 1 that begins at 0 and holds `mass`.
 
     Of its squared probability beyond each point, but up to the observation, where it is in the
     tail, of the squared rest.
     """
-    return beyond - 2 * mass * (1 - torch.exp(-beyond)) + mass**2 / 2
+    return excess - 2 * mass * (1 - torch.exp(-excess)) + mass**2 / 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from gridtnp.baselines.interpolation import Points, RawTask, observed_targets
 from gridtnp.data.dataset import Dataset
-from gridtnp.evaluation.baselines import FittedBaseline, Training, fit_baseline
+from gridtnp.evaluation.baselines import BaselineTraining, FittedBaseline, fit_baseline
 from gridtnp.evaluation.scores import Forecasts
 from gridtnp.inference.conditioning import Conditioning
 from gridtnp.inference.context_reader import ContextReader, Static
@@ -53,7 +53,9 @@ def baseline(
     """
     spec = TaskSpec.of(train) if like is None else like if isinstance(like, TaskSpec) else like.spec
     data = spec.aligned(train)
-    return BaselinePredictor(name, spec, fit_baseline(name, Training(spec, data, seed=seed), data))
+    return BaselinePredictor(
+        name, spec, fit_baseline(name, BaselineTraining(spec, data, seed=seed), data)
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,7 +82,7 @@ class FittedBaseline:
 
 
 @dataclass(frozen=True, eq=False)
-class Training:
+class BaselineTraining:
     """What baselines are fitted to: tasks of a model's `spec` and `grid` from `train`.
 
     If the test is at `held_out` stations, a tenth of the training stations are targets.
@@ -117,7 +117,7 @@ class Training:
         return self.train
 
 
-def fit_baseline(name: str, training: Training, test: Dataset) -> FittedBaseline:
+def fit_baseline(name: str, training: BaselineTraining, test: Dataset) -> FittedBaseline:
     """Fit a baseline to training tasks, as far as it needs them."""
     kind, _, named = name.partition(":")
     require_known(kind if kind == "bilinear" else name, BASELINES, "baseline")
@@ -140,7 +140,7 @@ def fit_baseline(name: str, training: Training, test: Dataset) -> FittedBaseline
     )
 
 
-def _fit(kind: str, training: Training, test: Dataset, named: str | None) -> Baseline:
+def _fit(kind: str, training: BaselineTraining, test: Dataset, named: str | None) -> Baseline:
     spec = training.spec
     match kind:
         case "nearest":

@@ -20,8 +20,8 @@ from gridtnp.distributions.marginals import (
     outputs_of,
 )
 from gridtnp.evaluation.baselines import (
+    BaselineTraining,
     FittedBaseline,
-    Training,
     default_baselines,
     fit_baseline,
 )
@@ -59,7 +59,7 @@ def evaluate(
     train = train or test.training
     test = spec.aligned(test, grid)
     train = None if train is None else spec.aligned(train, grid)
-    training = Training(spec, train, grid, test.held_out, selection, seed)
+    training = BaselineTraining(spec, train, grid, test.held_out, selection, seed)
     if baselines is None:
         gaussian = all(one.is_normal for one in model.config.likelihood)
         fitted, refused = _fit_defaults(training, test, gaussian=gaussian)
@@ -117,7 +117,7 @@ def evaluate(
 
 
 def _fit_defaults(
-    training: Training, test: Dataset, *, gaussian: bool
+    training: BaselineTraining, test: Dataset, *, gaussian: bool
 ) -> tuple[dict[str, FittedBaseline], list[str]]:
     """The default baselines, and notes about those that cannot be fitted."""
     trained = training.train is not None

@@ -138,7 +138,7 @@ class Regions:
         assert isinstance(self.form, xr.Dataset | xr.DataArray)
         return Query.of(self.form.isel(where)).at_times(times)
 
-    def whole(self) -> Query:
+    def all_points(self) -> Query:
         """All points at once."""
         return self._base if self.times is None else self._base.at_times(self.times)
 

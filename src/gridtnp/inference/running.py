@@ -81,7 +81,7 @@ def answer_query(
     if output.layout is not None:
         return shared_store(forecaster, regions, path, output.overwrite).path
     if output.part is None and not output.resume and output.client is None:
-        return _whole_store(forecaster, regions, output)
+        return _new_store(forecaster, regions, output)
     mine = share(len(regions), output.part or (0, 1))
     if output.client is not None and not output.resume:
         require_new_store(path, output.overwrite)
@@ -114,7 +114,7 @@ def shared_store(
 
 def _in_memory(forecaster: Forecaster, regions: Regions, progress: bool | Advance) -> Answer:
     with progress_bar(regions.points, "predicting", progress) as advance:
-        found = forecaster.answer(regions.whole(), advance)
+        found = forecaster.answer(regions.all_points(), advance)
         forecaster.require_points(forecaster.counts())
         forecaster.warn(forecaster.counts(), stacklevel=6)
         return found
@@ -136,7 +136,7 @@ def _in_order(forecaster: Forecaster, regions: Regions, output: Output) -> Path:
     return writer.path
 
 
-def _whole_store(forecaster: Forecaster, regions: Regions, output: Output) -> Path:
+def _new_store(forecaster: Forecaster, regions: Regions, output: Output) -> Path:
     """All regions of a store, which appears when they are done."""
     assert output.to is not None
     path = require_new_store(output.to, output.overwrite)

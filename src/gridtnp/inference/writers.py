@@ -72,11 +72,11 @@ def write(
             shutil.copytree(path, part, copy_function=_link)
             answer.to_zarr(part, append_dim=append, consolidated=True)
         else:
-            _write_whole(answer, part, kind)
+            _write_new(answer, part, kind)
     return path
 
 
-def _write_whole(answer: Any, part: Path, kind: str) -> None:
+def _write_new(answer: Any, part: Path, kind: str) -> None:
     if kind == "netcdf":
         with _netcdf_errors():
             answer.to_netcdf(part, engine="netcdf4")

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gridtnp.amortised.posterior import Whole, observed_covariance
+from gridtnp.amortised.posterior import ExactPosterior, observed_covariance
 from gridtnp.amortised.predictor import Interpolation, moved
 from gridtnp.amortised.process import Places, Shape, covariance, stable_root
 
@@ -55,7 +55,7 @@ def sample(
         for rest in order[JOINT:].split(PIECE):
             drawn[:, b, rest] = known.draw_each(places[b, rest], generator)
     drawn += places.noise.sqrt() * torch.randn(drawn.shape, generator=generator, dtype=drawn.dtype)
-    mean, rest = Whole.of(e.observed, e.y, e.mask, e.constants.shape).predict(places)
+    mean, rest = ExactPosterior.of(e.observed, e.y, e.mask, e.constants.shape).predict(places)
     chance = torch.special.ndtr((drawn - mean) / (rest + places.noise).sqrt())
     marginal = moved(network.corrected(e, tokens, places, mean, rest), trend)
     return marginal.icdf(chance.clamp(1e-6, 1 - 1e-6))

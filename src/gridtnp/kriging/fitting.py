@@ -19,8 +19,8 @@ from torch import Tensor
 from gridtnp.kriging.gaussian_process import (
     CONSTANT,
     JITTER,
-    GaussianProcess,
     Inputs,
+    KrigingProcess,
     Posterior,
     crps,
 )
@@ -55,7 +55,7 @@ STIFFNESS = 0.1
 
 @torch.no_grad()
 def fit(
-    process: GaussianProcess,
+    process: KrigingProcess,
     inputs: Inputs,
     y: Float[Tensor, "batch n"],
     mask: Bool[Tensor, "batch n"],
@@ -87,7 +87,7 @@ def fit(
 
 @torch.no_grad()
 def deform(
-    process: GaussianProcess,
+    process: KrigingProcess,
     inputs: Inputs,
     y: Float[Tensor, "batch n"],
     mask: Bool[Tensor, "batch n"],
@@ -126,7 +126,7 @@ def deform(
     return 1 - (best.mean() / before.mean()).item()
 
 
-def plausible(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> Tensor:
+def plausible(process: KrigingProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> Tensor:
     """The mask without observations that all others contradict."""
     error, std = process.leave_one_out(process.condition(inputs, y, mask))
     return mask & (error.abs() <= TRIMMED * std)
@@ -141,7 +141,7 @@ def _some(generator: torch.Generator, *shape: int) -> tuple[Tensor, Tensor]:
 
 
 def _ascend(
-    process: GaussianProcess,
+    process: KrigingProcess,
     optimiser: torch.optim.Optimizer,
     inputs: Inputs,
     y: Tensor,
@@ -172,7 +172,7 @@ def trained(buffers: Sequence[Tensor]) -> Iterator[None]:
             p.grad = None
 
 
-def _fit_local_spread(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+def _fit_local_spread(process: KrigingProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
     """Choose the pseudo-count with the lowest cross-validated CRPS.
 
     Among several times, what is predicted from other times at the same place says little about
@@ -188,24 +188,24 @@ def _fit_local_spread(process: GaussianProcess, inputs: Inputs, y: Tensor, mask:
     process.pseudo_count.fill_(PSEUDO_COUNTS[scores.index(min(scores))])
 
 
-def values_of(process: GaussianProcess) -> list[Tensor]:
+def values_of(process: KrigingProcess) -> list[Tensor]:
     """All hyper-parameters, to be restored."""
     return [p.clone() for p in process.buffers()]
 
 
-def restore(process: GaussianProcess, values: list[Tensor]) -> None:
+def restore(process: KrigingProcess, values: list[Tensor]) -> None:
     for p, value in zip(process.buffers(), values, strict=True):
         p.copy_(value)
 
 
-def _hyper_parameters(process: GaussianProcess) -> list[Tensor]:
+def _hyper_parameters(process: KrigingProcess) -> list[Tensor]:
     """Those that the likelihood determines, without the deformation."""
     others = [process.tolerance, process.pseudo_count, *process.deformation.buffers()]
     others += [] if process.persistent is None else process.persistent.buffers()
     return [p for p in process.buffers() if not any(p is other for other in others)]
 
 
-def _cross_validated(process: GaussianProcess, given: Posterior) -> float:
+def _cross_validated(process: KrigingProcess, given: Posterior) -> float:
     """Mean CRPS of predicting every observation from all others."""
     error, std = process.leave_one_out(given)
     std = (std.square() - given.excess).clamp_min(JITTER).sqrt()  # no target is an outlier
@@ -213,7 +213,7 @@ def _cross_validated(process: GaussianProcess, given: Posterior) -> float:
     return crps(error, std)[given.mask].mean().item()
 
 
-def _maximise(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+def _maximise(process: KrigingProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
     """Search on some of the observations first, which is many times as fast."""
     _regress(process, inputs, y, mask)
     start = [p.clone() for p in _hyper_parameters(process)]
@@ -225,7 +225,7 @@ def _maximise(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor)
 
 
 def _search(
-    process: GaussianProcess,
+    process: KrigingProcess,
     inputs: Inputs,
     y: Tensor,
     mask: Tensor,
@@ -250,7 +250,7 @@ def _search(
         search.step(loss)
 
 
-def _regress(process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
+def _regress(process: KrigingProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> None:
     """Start from ridge regression."""
     x, target = inputs.regressors[mask], y[mask]
     x = torch.cat([x, torch.ones_like(target)[:, None]], -1)

@@ -96,7 +96,7 @@ class Posterior:
     spacing: Float[Tensor, " batch"] | None = None
 
 
-class GaussianProcess(nn.Module):
+class KrigingProcess(nn.Module):
     """Linear regression, plus a Gaussian process of what is left in a task, plus noise.
 
     The covariance is a mixture of Matérn functions (1/2, 3/2, 5/2) of the distance in space and in

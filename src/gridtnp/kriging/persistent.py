@@ -39,7 +39,7 @@ class Deviations:
 
 
 @dataclass(frozen=True, eq=False)
-class History:
+class PersistentPosterior:
     """What is known of the field at its places: the Cholesky factor of the covariance of `value`,
     and the weights with which covariances become means.
     """
@@ -48,10 +48,10 @@ class History:
     weights: Float[Tensor, "batch s"]
     used: Float[Tensor, "batch s"]
 
-    def of(self, task: int) -> History:
+    def of(self, task: int) -> PersistentPosterior:
         """That of one task; they may all have the same."""
         some = slice(task, task + 1) if len(self.used) > 1 else slice(None)
-        return History(self.factor[some], self.weights[some], self.used[some])
+        return PersistentPosterior(self.factor[some], self.weights[some], self.used[some])
 
 
 class PersistentField(nn.Module):
@@ -105,7 +105,7 @@ class PersistentField(nn.Module):
         """Variance of the effect of a place's own."""
         return exp_of(self.own).square() + SMOOTH * exp_of(self.amplitude).square()
 
-    def history(self, among: Float[Tensor, "batch n d"] | None = None) -> History:
+    def posterior(self, among: Float[Tensor, "batch n d"] | None = None) -> PersistentPosterior:
         """What is known of all places, or only of those that are `among` some points."""
         places, used = self.scaled(self.places)[None], self.used.double()[None]
         if among is not None:
@@ -115,14 +115,14 @@ class PersistentField(nn.Module):
         eye = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
         factor = torch.linalg.cholesky(torch.where(_both(used), k, eye))
         values = (used * self.value.double())[..., None]
-        return History(factor, torch.cholesky_solve(values, factor)[..., 0], used)
+        return PersistentPosterior(factor, torch.cholesky_solve(values, factor)[..., 0], used)
 
     def is_place(self, x: Float[Tensor, "batch n d"]) -> Bool[Tensor, "batch n"]:
         """Whether points are at places of which something is known."""
         places = self.scaled(self.places).expand(len(x), -1, -1)
         return ((_distance(self.scaled(x), places) < SAME) & (self.used > 0)).any(-1)
 
-    def at(self, x: Float[Tensor, "batch n d"], given: History) -> Deviations:
+    def at(self, x: Float[Tensor, "batch n d"], given: PersistentPosterior) -> Deviations:
         """The field at some points."""
         scaled = self.scaled(x)
         places = self.scaled(self.places).expand(len(x), -1, -1)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gridtnp.kriging.fitting import fit, plausible, restore, trained, values_of
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess
 from gridtnp.kriging.persistent import PersistentField
 
 COUNTED = (1.0, 0.2)
@@ -43,7 +43,7 @@ class Tasks:
     number: Int[Tensor, "batch n"]
 
     @classmethod
-    def of(cls, process: GaussianProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> Tasks:
+    def of(cls, process: KrigingProcess, inputs: Inputs, y: Tensor, mask: Tensor) -> Tasks:
         """The places that were observed most often, as many as the process can keep."""
         assert process.persistent is not None
         x = process.coordinates(inputs)
@@ -58,18 +58,18 @@ class Tasks:
         places[number[number >= 0]] = x[number >= 0]
         return cls(inputs, y, mask, places, number)
 
-    def rest(self, process: GaussianProcess) -> Float[Tensor, "batch n"]:
+    def rest(self, process: KrigingProcess) -> Float[Tensor, "batch n"]:
         """What the deviations of their places, as far as they are known, leave of observations."""
         assert process.persistent is not None
         known = process.persistent.at(
-            process.coordinates(self.inputs), process.persistent.history()
+            process.coordinates(self.inputs), process.persistent.posterior()
         )
         return self.y - known.mean
 
 
 @torch.no_grad()
 def remember(
-    process: GaussianProcess, tasks: Tasks, scores: Callable[[], Float[Tensor, " places"]]
+    process: KrigingProcess, tasks: Tasks, scores: Callable[[], Float[Tensor, " places"]]
 ) -> float:
     """Learn what persists, if that lowers the mean score of places.
 
@@ -89,7 +89,7 @@ def remember(
 
 
 @torch.no_grad()
-def learn(process: GaussianProcess, tasks: Tasks, count: float) -> None:
+def learn(process: KrigingProcess, tasks: Tasks, count: float) -> None:
     """Estimate what persists, given the process of single tasks."""
     field = process.persistent
     assert field is not None
@@ -102,7 +102,7 @@ def learn(process: GaussianProcess, tasks: Tasks, count: float) -> None:
     _maximise(field, process, tasks.places, value, error)
 
 
-def _estimates(process: GaussianProcess, tasks: Tasks, count: float) -> tuple[Tensor, Tensor]:
+def _estimates(process: KrigingProcess, tasks: Tasks, count: float) -> tuple[Tensor, Tensor]:
     """Generalised least squares: the deviation of every place, and the covariance of the errors."""
     rest = tasks.rest(process)  # without it, a place that deviates would be an outlier
     mask = plausible(process, tasks.inputs, rest, tasks.mask) & (tasks.number >= 0)
@@ -125,7 +125,7 @@ def _estimates(process: GaussianProcess, tasks: Tasks, count: float) -> tuple[Te
 
 
 def _maximise(
-    field: PersistentField, process: GaussianProcess, places: Tensor, value: Tensor, error: Tensor
+    field: PersistentField, process: KrigingProcess, places: Tensor, value: Tensor, error: Tensor
 ) -> None:
     """Fit the covariance of the deviations to their estimates, by maximum likelihood."""
     dimensions = places.shape[-1] - len(process.feature_length)

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from gridtnp import ops
 from gridtnp.network.embeddings import InputEmbedding
 from gridtnp.network.layers import AttentionBlock, mlp, module_name
-from gridtnp.network.likelihoods import Likelihood
+from gridtnp.network.likelihoods import LikelihoodHead
 from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.network.tokens import TokenEncoder, locations
 from gridtnp.task import PointSet, TokenSet
@@ -30,7 +30,7 @@ class CNP(NeuralProcess):
         self,
         signature: Signature,
         embedding: InputEmbedding,
-        likelihood: Likelihood,
+        likelihood: LikelihoodHead,
         *,
         dim: int,
         hidden_layers: int,
@@ -72,7 +72,7 @@ class ANP(NeuralProcess):
         self,
         signature: Signature,
         tokens: TokenEncoder,
-        likelihood: Likelihood,
+        likelihood: LikelihoodHead,
         *,
         dim: int,
         heads: int,
@@ -113,7 +113,7 @@ class TNP(NeuralProcess):
         self,
         signature: Signature,
         tokens: TokenEncoder,
-        likelihood: Likelihood,
+        likelihood: LikelihoodHead,
         *,
         dim: int,
         heads: int,
@@ -148,7 +148,7 @@ class PTTNP(NeuralProcess):
         self,
         signature: Signature,
         tokens: TokenEncoder,
-        likelihood: Likelihood,
+        likelihood: LikelihoodHead,
         *,
         dim: int,
         heads: int,

@@ -24,8 +24,8 @@ from gridtnp.amortised.network import Interpolator
 from gridtnp.amortised.weights import frozen
 from gridtnp.config import GriddedField
 from gridtnp.distributions.marginals import Product, correlations_of, outputs_of
-from gridtnp.kriging.gaussian_process import GaussianProcess, Inputs, Posterior
-from gridtnp.kriging.persistent import History
+from gridtnp.kriging.gaussian_process import Inputs, KrigingProcess, Posterior
+from gridtnp.kriging.persistent import PersistentPosterior
 from gridtnp.network.fields import Raster, rasters, sample
 from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.network.pretrained import NOT_COMPILED, Interpolated
@@ -64,12 +64,12 @@ class Encoding:
     """The context as kriging and the network see it.
 
     `given` holds, for each output, its posterior, its observations if they are too many to
-    factorise, or None if it is not observed; `histories`, what other tasks say of its places.
+    factorise, or None if it is not observed; `persistent`, what other tasks say of its places.
     """
 
     fields: list[Raster]
     given: list[Posterior | Observations | None]
-    histories: list[History | None]
+    persistent: list[PersistentPosterior | None]
     inner: object
     pretrained: list[Interpolated | None]
     """Where an answer is blended with that of the pretrained process."""
@@ -111,7 +111,7 @@ class KrigedNetwork(NeuralProcess):
         self.drifts = drifts
         sampled = sum(len(field.columns) for field in self.fields)
         self.processes = nn.ModuleList(
-            GaussianProcess(
+            KrigingProcess(
                 len(self.features) + sampled,
                 dimensions=_dimensions(signature.coordinates),
                 drifts=drifts + sampled,
@@ -143,21 +143,23 @@ class KrigedNetwork(NeuralProcess):
             for j, of in enumerate(self.outputs)
         ]
         known = [self.posterior(j, found) for j, found in enumerate(seen)]
-        given, histories = [one for one, _ in known], [history for _, history in known]
+        given, persistent = [one for one, _ in known], [persistent for _, persistent in known]
         extended = {
             name: _extended(
-                points, self._at_context(name, points, seen, given, histories), sampled[name]
+                points, self._at_context(name, points, seen, given, persistent), sampled[name]
             )
             for name, points in context.items()
         }
         blended = [self._interpolated(j, found) for j, found in enumerate(seen)]
-        return Encoding(fields, given, histories, self.network.encode(extended), blended)
+        return Encoding(fields, given, persistent, self.network.encode(extended), blended)
 
     def decode(self, encoding: Encoding, target: PointSet) -> Distribution:
         sampled = sample(encoding.fields, target.x)
         at = self._inputs(target, sampled)
-        known = zip(encoding.given, encoding.histories, strict=True)
-        found = [self.kriged(j, given, at, history) for j, (given, history) in enumerate(known)]
+        known = zip(encoding.given, encoding.persistent, strict=True)
+        found = [
+            self.kriged(j, given, at, persistent) for j, (given, persistent) in enumerate(known)
+        ]
         mean, std = (torch.stack([pair[i] for pair in found], -1) for i in range(2))
         columns = torch.stack([mean, std.log(), torch.zeros_like(mean)], -1).flatten(-2)
         rest = self.network.decode(encoding.inner, _extended(target, columns, sampled))
@@ -241,8 +243,8 @@ class KrigedNetwork(NeuralProcess):
 
     # ---- kriging ---------------------------------------------------------------------------------
 
-    def process(self, j: int) -> GaussianProcess:
-        return cast(GaussianProcess, self.processes[j])
+    def process(self, j: int) -> KrigingProcess:
+        return cast(KrigingProcess, self.processes[j])
 
     def observed(self, j: int, points: PointSet, column: int, sampled: Tensor) -> Observations:
         """Observations of output `j` in a column of some points."""
@@ -256,7 +258,7 @@ class KrigedNetwork(NeuralProcess):
             inputs = replace(inputs, error=points.error[..., column].double().square())
         return Observations(inputs, y, mask)
 
-    def _history(self, j: int, seen: Observations | None) -> History | None:
+    def _persistent(self, j: int, seen: Observations | None) -> PersistentPosterior | None:
         """What other tasks say of the places of an output.
 
         For predictions at places that training knows nothing of, training tasks know the places of
@@ -266,33 +268,35 @@ class KrigedNetwork(NeuralProcess):
         if field is None or not field.known:
             return None
         if not self.training or not self.forgets[j] > 0:
-            return field.history()
+            return field.posterior()
         if seen is None:
-            return field.history(field.places[None, :0])
+            return field.posterior(field.places[None, :0])
         context = self.process(j).coordinates(seen.inputs)
-        return field.history(context.masked_fill(~seen.mask[..., None], torch.inf))
+        return field.posterior(context.masked_fill(~seen.mask[..., None], torch.inf))
 
-    def _with_history(self, j: int, at: Inputs, history: History | None) -> Inputs:
+    def _with_persistent(
+        self, j: int, at: Inputs, persistent: PersistentPosterior | None
+    ) -> Inputs:
         """Points that know how far their places deviate in other tasks."""
         process = self.process(j)
-        if history is None or process.persistent is None or at.persistent is not None:
+        if persistent is None or process.persistent is None or at.persistent is not None:
             return at
-        return replace(at, persistent=process.persistent.at(process.coordinates(at), history))
+        return replace(at, persistent=process.persistent.at(process.coordinates(at), persistent))
 
     def posterior(
         self, j: int, seen: Observations | None
-    ) -> tuple[Posterior | Observations | None, History | None]:
+    ) -> tuple[Posterior | Observations | None, PersistentPosterior | None]:
         """An output given its observations, and what other tasks say of its places.
 
         Observations that are too many to factorise stay as they are.
         """
-        history = self._history(j, seen)
+        persistent = self._persistent(j, seen)
         if seen is None:
-            return None, history
-        seen = replace(seen, inputs=self._with_history(j, seen.inputs, history))
+            return None, persistent
+        seen = replace(seen, inputs=self._with_persistent(j, seen.inputs, persistent))
         if not torch.compiler.is_compiling() and seen.y.shape[1] > EXACT:
-            return seen, history
-        return self.process(j).condition_robustly(seen.inputs, seen.y, seen.mask), history
+            return seen, persistent
+        return self.process(j).condition_robustly(seen.inputs, seen.y, seen.mask), persistent
 
     def _at_context(
         self,
@@ -300,7 +304,7 @@ class KrigedNetwork(NeuralProcess):
         points: PointSet,
         seen: Sequence[Observations | None],
         given: Sequence[Posterior | Observations | None],
-        histories: Sequence[History | None],
+        persistent: Sequence[PersistentPosterior | None],
     ) -> Float[Tensor, "batch n c"]:
         """The features of a context set: leave-one-out for outputs that it observes, else zeros."""
         columns = []
@@ -308,18 +312,18 @@ class KrigedNetwork(NeuralProcess):
             if of is None or found is None or of[0] != name:
                 columns += [points.x.new_zeros(points.x.shape[:2]).double()] * len(COLUMNS)
                 continue
-            error, std = self._leave_one_out(j, posterior, histories[j])
+            error, std = self._leave_one_out(j, posterior, persistent[j])
             columns += [found.y - error, std.log(), error / std]
         return torch.stack(columns, -1)
 
     def _leave_one_out(
-        self, j: int, given: Posterior | Observations | None, history: History | None
+        self, j: int, given: Posterior | Observations | None, persistent: PersistentPosterior | None
     ) -> tuple[Tensor, Tensor]:
         if isinstance(given, Posterior):
             error, std = self.process(j).leave_one_out(given)
             return error, std * self.process(j).local_spread(given)
         assert given is not None
-        mean, std = self._from_nearest(j, given, given.inputs, history, itself=False)
+        mean, std = self._from_nearest(j, given, given.inputs, persistent, itself=False)
         return given.y - mean, std
 
     def kriged(
@@ -327,19 +331,19 @@ class KrigedNetwork(NeuralProcess):
         j: int,
         given: Posterior | Observations | None,
         at: Inputs,
-        history: History | None,
+        persistent: PersistentPosterior | None,
     ) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of an output at some points, given what `posterior` says."""
         if isinstance(given, Observations):
-            return self._from_nearest(j, given, at, history)
+            return self._from_nearest(j, given, at, persistent)
         if torch.compiler.is_compiling():
-            return self.process(j).predict(given, self._with_history(j, at, history))
+            return self.process(j).predict(given, self._with_persistent(j, at, persistent))
         each = 1 if given is None else given.mask.numel()
-        each = max(each, 0 if history is None else len(at.place) * history.weights.shape[1])
+        each = max(each, 0 if persistent is None else len(at.place) * persistent.weights.shape[1])
         size = max(ENTRIES // max(each, 1), 1)
         found = []
         for i in range(0, max(at.place.shape[1], 1), size):
-            some = self._with_history(j, at[:, i : i + size], history)
+            some = self._with_persistent(j, at[:, i : i + size], persistent)
             found.append(self.process(j).predict(given, some))
         return torch.cat([m for m, _ in found], 1), torch.cat([s for _, s in found], 1)
 
@@ -348,7 +352,7 @@ class KrigedNetwork(NeuralProcess):
         j: int,
         given: Observations,
         at: Inputs,
-        history: History | None,
+        persistent: PersistentPosterior | None,
         itself: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Every target from its own nearest observations, or from those other than `itself`."""
@@ -363,7 +367,7 @@ class KrigedNetwork(NeuralProcess):
                 y = given.y[b][some]
                 near = process.condition_robustly(seen[b, some], y, torch.ones_like(y) > 0)
                 part = at[b : b + 1, i : i + PIECE]
-                part = self._with_history(j, part, history and history.of(b))
+                part = self._with_persistent(j, part, persistent and persistent.of(b))
                 mean, std = process.predict(near, process.points(part)[0, :, None])
                 means.append(mean[:, 0])
                 stds.append(std[:, 0])

@@ -22,8 +22,7 @@ from torch.special import ndtri
 
 from gridtnp.distributions.continuous import LogNormal, NormalMixture, StudentT
 from gridtnp.distributions.discrete import Bernoulli, Categorical, NegativeBinomial, Poisson
-from gridtnp.distributions.kinds import Likelihood as Kind
-from gridtnp.distributions.kinds import second_of_pairs
+from gridtnp.distributions.kinds import Likelihood, second_of_pairs
 from gridtnp.distributions.marginals import Gaussian, Marginal, Product
 from gridtnp.distributions.mixed import BernoulliGamma, CensoredGamma, SpikedBeta
 from gridtnp.distributions.quantile_spline import QuantileSpline
@@ -37,7 +36,7 @@ MOST_CORRELATED = 0.999
 """Largest correlation of two outputs."""
 
 
-class Likelihood(nn.Module, ABC):
+class LikelihoodHead(nn.Module, ABC):
     """A distribution over the outputs of each target; `head` computes its raw parameters."""
 
     head: nn.Module
@@ -49,7 +48,7 @@ class Likelihood(nn.Module, ABC):
         return self.distribution(self.head(z))
 
 
-class GaussianLikelihood(Likelihood):
+class GaussianLikelihood(LikelihoodHead):
     """Independent normals with σ = σ_min + √softplus(raw) (appendix E), at least in float32."""
 
     def __init__(
@@ -88,7 +87,7 @@ class Family:
     correlation: Callable[[Tensor], Tensor] | None = None
 
 
-class ProductLikelihood(Likelihood):
+class ProductLikelihood(LikelihoodHead):
     """Outputs that each have a family of their own, at least in float32.
 
     They are independent, but for the pairs of a bivariate normal distribution.
@@ -245,7 +244,7 @@ FAMILIES: dict[str, Callable[[int], Family]] = {
 """Families by name, for a number of components, classes or quantiles."""
 
 
-def families(likelihoods: Sequence[Kind]) -> list[Family]:
+def families(likelihoods: Sequence[Likelihood]) -> list[Family]:
     """The families of all outputs; the second one of a pair has a correlation with the first."""
     pairs = zip(likelihoods, second_of_pairs(likelihoods), strict=True)
     return [CORRELATED if second else FAMILIES[one.kind](one.size) for one, second in pairs]

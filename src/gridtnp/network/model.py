@@ -18,7 +18,7 @@ from gridtnp.grid import Grid
 from gridtnp.network.fusion import Fusion
 from gridtnp.network.grid_decoders import GridDecoder
 from gridtnp.network.grid_processors import GridProcessor
-from gridtnp.network.likelihoods import Likelihood
+from gridtnp.network.likelihoods import LikelihoodHead
 from gridtnp.network.tokens import TokenEncoder
 from gridtnp.task import PointSet, Task, TokenSet, in_order
 
@@ -147,7 +147,7 @@ class GriddedNetwork(NeuralProcess):
         fusion: Fusion,
         processor: GridProcessor,
         decoder: GridDecoder,
-        likelihood: Likelihood,
+        likelihood: LikelihoodHead,
     ) -> None:
         super().__init__(signature, grid)
         self.tokens = tokens

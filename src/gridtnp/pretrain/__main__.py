@@ -25,8 +25,7 @@ from gridtnp.amortised.network import Interpolator
 from gridtnp.amortised.weights import WEIGHTS, keep, load
 from gridtnp.files import read_tensors
 from gridtnp.pretrain.fields import training_tasks
-from gridtnp.pretrain.held_out import VALIDATION_SEED, references, tasks_of
-from gridtnp.pretrain.model import InterpolatorProcess
+from gridtnp.pretrain.held_out import VALIDATION_SEED, InterpolatorProcess, references, tasks_of
 from gridtnp.recipes import Recipe
 from gridtnp.training.checkpoints import CheckpointFiles, weights_of
 from gridtnp.training.loop import Progress, train

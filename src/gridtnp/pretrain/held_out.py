@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gridtnp.amortised.network import Interpolator
+from gridtnp.amortised.network import Encoding, Interpolator
+from gridtnp.distributions.continuous import NormalMixture
+from gridtnp.network.model import NeuralProcess, Signature
 from gridtnp.pretrain.fields import KINDS, SOURCE, FieldPrior, FieldTasks, draw_at
-from gridtnp.pretrain.model import InterpolatorProcess
 from gridtnp.pretrain.reference import FittedProcess
+from gridtnp.task import PointSet
 
 VALIDATION_SEED, TEST_SEED = 2, 3
 TARGETS = 200
+
+
+class InterpolatorProcess(NeuralProcess):
+    """The network of the model in the box as a neural process, which is what training takes."""
+
+    def __init__(self, network: Interpolator) -> None:
+        super().__init__(Signature(("x1", "x2"), (), {SOURCE: 1}, 1))
+        self.network = network
+
+    def encode(self, context: Mapping[str, PointSet]) -> Encoding:
+        return self.network.encode(context)
+
+    def decode(self, encoding: Encoding, target: PointSet) -> NormalMixture:
+        return self.network.decode(encoding, target)
 
 
 @dataclass(frozen=True)

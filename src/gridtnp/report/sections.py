@@ -1,4 +1,4 @@
-"""Sections of the report in words and tables: verdict, data, calibration, scores, worst cases."""
+"""Sections of the report in words and tables: headline, data, calibration, scores, worst cases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows_of(evaluation: Evaluation) -> list[dict[str, Any]]:
 def scored(
     rows: Sequence[Row], split: str, calibrations: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Verdict, calibration and scores by variable, from the tables of an evaluation."""
+    """Headline, calibration and scores by variable, from the tables of an evaluation."""
     found = []
     for name in dict.fromkeys(row["variable"] for row in rows):
         own = [row for row in rows if row["variable"] == name]
@@ -58,7 +58,7 @@ def scored(
             {
                 "name": name,
                 "unit": unit_symbol(own[0]["units"]),
-                "verdict": verdict(own, split),
+                "headline": headline(own, split),
                 "calibration": calibration(own, calibrations.get(name, {})),
                 "scores": score_table(own),
             }
@@ -66,10 +66,10 @@ def scored(
     return found
 
 
-# ---- verdict -------------------------------------------------------------------------------------
+# ---- headline ------------------------------------------------------------------------------------
 
 
-def verdict(rows: Sequence[Row], split: str) -> dict[str, Any]:
+def headline(rows: Sequence[Row], split: str) -> dict[str, Any]:
     """One sentence on how good the model is, another on how honest, and the numbers in large."""
     model, unit = rows[0], unit_symbol(rows[0]["units"])
     best = min(rows[1:], key=lambda row: row["crps"], default=None)
@@ -184,8 +184,8 @@ def calibration(rows: Sequence[Row], found: Mapping[str, Any]) -> dict[str, Any]
     unit = unit_symbol(rows[0]["units"])
     if MODEL not in found:
         return {}
-    rivals = [row for row in rows[1:] if row["forecast"] in found]
-    best = min(rivals, key=lambda row: row["crps"], default=None)
+    baselines = [row for row in rows[1:] if row["forecast"] in found]
+    best = min(baselines, key=lambda row: row["crps"], default=None)
     pair = [rows[0]] if best is None else [rows[0], best]
     return {
         "rival": None if best is None else best["forecast"],

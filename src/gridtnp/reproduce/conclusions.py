@@ -156,7 +156,7 @@ def judge(table: str, results: Sequence[Result], scores: Sequence[Sequence[float
         )
         lost = len(pairs) - len(there)
         missing = f" ({lost} of {len(pairs)} comparisons not run)" if there and lost else ""
-        said = verdict(found, ties="matches" in words)
+        said = outcome(found, ties="matches" in words)
         lines.append(f"- {words}: {said}{missing}. {each}".rstrip(". ") + ".")
     return lines
 
@@ -172,7 +172,7 @@ def mean_over_times(series: np.ndarray) -> tuple[float, float]:
     return mean, error * math.sqrt(max(1.0, autocorrelation_time(series)))
 
 
-def verdict(differences: Sequence[tuple[float, float]], *, ties: bool = False) -> str:
+def outcome(differences: Sequence[tuple[float, float]], *, ties: bool = False) -> str:
     """Whether every difference is positive, by intervals of two standard errors.
 
     With `ties`, it is enough that none is negative.

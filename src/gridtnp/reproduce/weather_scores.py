@@ -13,7 +13,7 @@ from jaxtyping import Float
 from rich.console import Console
 
 from gridtnp.baselines.interpolation import RawTask
-from gridtnp.evaluation.baselines import TRAINING_TASKS, Training, fit_baseline
+from gridtnp.evaluation.baselines import TRAINING_TASKS, BaselineTraining, fit_baseline
 from gridtnp.evaluation.scores import crps, inside, log_density, normalised_log_density
 from gridtnp.files import write_text
 from gridtnp.reproduce.rows import same_tests
@@ -67,7 +67,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class _TrainingTasks(Training):
+class _TrainingTasks(BaselineTraining):
     """Baselines are fitted to the experiment's own tasks, with targets that are not observed."""
 
     sampler: Sampler | None = None

@@ -82,7 +82,7 @@ class LivePage:
         return text, policy
 
     def _evaluated(self) -> dict[str, Any]:
-        """Verdict, calibration and scores, as in the report, if the model was evaluated."""
+        """Headline, calibration and scores, as in the report, if the model was evaluated."""
         served, scores = self.served, self.served.scores
         if scores is None or scores.variables != served.variables:
             plain = [{"name": name, "unit": self._unit(name)} for name in served.variables]

@@ -206,7 +206,7 @@ class IndexWriter:
                 *(self.name, frame),
                 na_values=self.na_values,
                 crs=self.crs,
-                whole=False,
+                allow_empty=True,
                 first=group.start,
             )
         except ValueError as error:

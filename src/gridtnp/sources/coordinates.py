@@ -135,10 +135,10 @@ def table_places(table: pd.DataFrame, source: str) -> tuple[dict[str, str], np.n
     return found, lat, lon
 
 
-def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) -> str | None:
+def why_no_variable(column: str, columns: Collection[str], integers: bool) -> str | None:
     """Why a column without a role is no variable either: an index, a repeated or second coordinate.
 
-    `whole_numbers` is whether it holds nothing else.
+    `integers` is whether it holds nothing else.
     """
     name = column.lower()
     if not name or re.fullmatch(r"unnamed: \d+(_level_\d+)?", name):
@@ -149,7 +149,7 @@ def why_no_variable(column: str, columns: Collection[str], whole_numbers: bool) 
     for role in ("lat", "lon", "time", "station"):
         if name in NAMES[role] and name not in "xy":
             return f"column {column!r} is a second {WORDS.get(role, role)}"
-    if name in ROW_NUMBERS and whole_numbers:
+    if name in ROW_NUMBERS and integers:
         return f"column {column!r} numbers the rows"
     return None
 

@@ -158,7 +158,7 @@ class ParquetFiles:
         made.attrs = table.attrs
         return made
 
-    def whole(self) -> pd.DataFrame:
+    def read(self) -> pd.DataFrame:
         """All rows of all files as one table."""
         self.require_same_columns()
         frames = [self.frame(group) for group in self.row_groups()]

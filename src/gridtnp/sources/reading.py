@@ -79,7 +79,7 @@ def open_data(path: str | os.PathLike[str]) -> pd.DataFrame | xr.Dataset:
         return _open([address])
     files = ParquetFiles.find(address)
     if files is not None:
-        return files.whole()
+        return files.read()
     if Path(address).is_dir() and ".zarr" not in Path(address).name.lower():
         raise ValueError(
             f"Folder {address!r} holds no .parquet file; if it is a Zarr store, name it .zarr."

@@ -113,12 +113,12 @@ def clean_rows(
     *,
     na_values: Sequence[Any] = (),
     crs: str | None = None,
-    whole: bool = True,
+    allow_empty: bool = False,
     first: int = 0,
 ) -> Rows:
     """Recognise and clean the rows of a table; arguments are those of `read_table`.
 
-    Part of a table that is not the `whole` may have no valid row; its `first` row has this number.
+    Part of a table may have no valid row (`allow_empty`); its `first` row has this number.
     """
     units, notes = frame.attrs.get("units", {}), []
     frame = frame.rename(columns=str).infer_objects()
@@ -147,7 +147,7 @@ def clean_rows(
     times = to_times(frame[found["time"]], found["time"]) if "time" in found else None
     valid = possible(lat, lon)
     located = int(valid.sum())
-    if whole and not located:
+    if not located and not allow_empty:
         raise ValueError(
             f"No row of source {name!r} has a latitude within ±90 and a longitude within ±360 "
             f"(row 0: {found['lat']} {lat[0]:g}, {found['lon']} {lon[0]:g}); are they in metres, "

@@ -135,8 +135,8 @@ class Scorer:
         _, place, counts = where.unique(dim=0, return_inverse=True, return_counts=True)
         each = []
         for seen, target in self.tasks:
-            given, history = self.network.posterior(self.output, seen)
-            mean, std = self.network.kriged(self.output, given, target.inputs, history)
+            given, persistent = self.network.posterior(self.output, seen)
+            mean, std = self.network.kriged(self.output, given, target.inputs, persistent)
             each.append(crps(target.y - mean, std)[target.mask])
         total = torch.zeros_like(counts, dtype=each[0].dtype)
         return total.index_add(0, place, torch.cat(each)) / counts
