@@ -57,7 +57,7 @@ def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"{path.name!r} does not end in .pt2, as an exported network must.")
-    flat = Flat(_exported(network)).eval()
+    flat = Flat(traceable(network)).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         example = inputs(network, *SIZES[0], generator)
@@ -76,8 +76,8 @@ def export(network: NeuralProcess, path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _exported(network: NeuralProcess) -> NeuralProcess:
-    """The network without the pretrained process."""
+def traceable(network: NeuralProcess) -> NeuralProcess:
+    """The network without the pretrained process, if it has one, which is told."""
     if not isinstance(network, KrigedNetwork) or network.pretrained is None:
         return network
     warnings.warn(

@@ -1,8 +1,10 @@
 """Kriging inside a network: exact where it should be, and corrected by a network that learns."""
 
 import math
+import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +43,7 @@ from gridtnp.kriging.gaussian_process import (
 from gridtnp.network import kriging
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.recipes import Recipe
-from gridtnp.training import calibration
+from gridtnp.training import calibration, prior_fitting
 from gridtnp.training.calibration import (
     SPREADS,
     calibrate_network,
@@ -325,6 +327,31 @@ def test_a_model_with_a_prior_is_fitted_saved_and_loaded(tmp_path: object) -> No
     assert np.isfinite(
         model.sample(2, once, at=places, subset=4, progress=False)["t2m_sample0"]
     ).all()
+
+
+def test_kriging_takes_less_than_half_of_a_short_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What validation tasks decide on is left out when its time is over."""
+
+    def too_late(*_: Any) -> float:
+        raise AssertionError("there is no time for this")
+
+    data, limits = small.dataset(), []
+    monkeypatch.setattr(prior_fitting, "remember", too_late)
+    monkeypatch.setattr(prior_fitting, "deform", too_late)
+
+    def over(*given: Any) -> Any:
+        limits.append(given[3] - time.perf_counter())
+        return fit_prior(*given[:3], until=0.0)
+
+    monkeypatch.setattr(prior_fitting, "fit_prior", over)
+    model = GriddedTNP.for_data(data, dim=16, heads=2, layers=1, quiet=True)
+    model.fit(data, data, recipe=Recipe(1, 2, 1e-3), minutes=0.001)
+    assert limits[0] < 0.0004 * 60  # seconds
+    assert "no time for all that could be fitted; more minutes" in capsys.readouterr().out
+    model.fit(data, recipe=Recipe(1, 2, 1e-3), quiet=True)
+    assert limits[1] == math.inf
 
 
 def test_without_observations_of_the_target_it_is_regression() -> None:

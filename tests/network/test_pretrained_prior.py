@@ -15,7 +15,7 @@ from test_kriged_network import config
 import gridtnp as gt
 from gridtnp import GriddedTNP, PointSet, Task, build_model
 from gridtnp.config import Kriging
-from gridtnp.exporting import Flat, export, inputs
+from gridtnp.exporting import Flat, inputs, traceable
 from gridtnp.network.kriging import KrigedNetwork
 from gridtnp.network.pretrained import SHARE
 from gridtnp.recipes import Recipe
@@ -129,9 +129,6 @@ def test_a_quarter_of_a_fitted_model_is_the_pretrained_process(tmp_path: Path) -
     assert again.network.share.tolist() == [SHARE]
     after = again.predict(once, at=places, progress=False)
     np.testing.assert_array_equal(before["t2m_mean"], after["t2m_mean"])
-    with pytest.warns(UserWarning, match="leaves out the pretrained process"):
-        export(model.network, tmp_path / "graph.pt2")
-    assert model.network.pretrained is not None  # the model itself keeps it
     again.fit(data, recipe=Recipe(2, 2, 1e-3), quiet=True)  # trained without it, again
     assert again.network.share.tolist() == [SHARE]
 
@@ -141,6 +138,17 @@ def test_kriging_alone_is_a_start_too() -> None:
     assert isinstance(model.network, KrigedNetwork)
     assert model.network.pretrained is None
     assert "share" not in model.network.state_dict()
+
+
+def test_an_exported_graph_leaves_it_out_and_says_so() -> None:
+    made, one = network(), task()
+    made.share.fill_(1.0)
+    with pytest.warns(UserWarning, match="leaves out the pretrained process"):
+        alone = traceable(made)
+    with torch.no_grad():
+        torch.testing.assert_close(alone(one).mean, network(False)(one).mean)
+    assert made.pretrained is not None  # the model itself keeps it
+    assert traceable(alone) is alone
 
 
 def test_it_is_not_compiled() -> None:
