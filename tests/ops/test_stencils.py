@@ -94,7 +94,7 @@ def arguments(
         "cell": cell,
         "log_weight": log_weight.to(dtype),
         "features": randn(batch, n, sum(nodes), f),
-        "gates": ops.Gates(*gates, randn(len(nodes), heads * dh), nodes),
+        "gates": ops.Gates(gates[0], gates[1], randn(len(nodes), heads * dh), nodes),
     }
 
 
@@ -127,7 +127,7 @@ def test_gates_by_hand() -> None:
             cell=torch.tensor([[[0, 1]]]),
             log_weight=torch.tensor([[[0.0, 0.25]]]),
             features=torch.tensor([[[[1.0], [3.0]]]]),
-            gates=ops.Gates(*gates, (2,)),
+            gates=ops.Gates(gates[0], gates[1], gates[2], (2,)),
             backend=backend,
         )
         torch.testing.assert_close(mean.flatten(0, 2), torch.tensor([[3.0, 10.0], [5.0, 30.0]]))
