@@ -14,7 +14,10 @@ from gridtnp import ops
 from gridtnp.ops.rows import Add, Linear, Norm, Relu
 
 pytestmark = pytest.mark.compiled
-OTHERS = ("rowwise", "kernel_to_grid", "kernel_from_grid")  # tested elsewhere
+OTHERS = (  # tested elsewhere
+    *("rowwise", "kernel_to_grid", "kernel_from_grid"),
+    *("stencil", "gated_cell_attention"),
+)
 OPS = [op for op in ops.BACKENDS if op not in OTHERS]
 
 
@@ -30,6 +33,9 @@ def good(op: str) -> dict[str, Any]:
         "cell_sum": {"z": t.flatten(2), "cell": index, "weight": torch.rand(2, 6, 4), "cells": 6},
         "neighbour_attention": {**points, "index": index, "valid": valid}
         | {"bias": torch.randn(1, 6, 4, 2)},
+        "stencil_attention": {**points, "index": index, "log_weight": torch.randn(2, 6, 4)}
+        | {"features": torch.randn(2, 6, 3, 5), "offset_keys": torch.randn(2, 5, 2, 3)}
+        | {"nodes": (1, 2)},
         "window_attention": {"query": grid, "key": grid, "value": grid, "window": (2, 3)}
         | {"shift": (0, 0), "periodic": (False, True), "bias": torch.randn(2, 6, 6)},
         "full_attention": {**points, "mask": torch.rand(2, 6) < 0.7},
@@ -151,7 +157,7 @@ def test_windows_of_another_number_of_axes_are_refused(change: dict[str, Any]) -
 @pytest.mark.parametrize("op", [op for op in OPS if op != "cell_sum"])
 def test_heads_without_numbers_are_refused(op: str) -> None:
     arguments = {
-        n: v[..., :0] if n in ("query", "key", "value", "own_value") else v
+        n: v[..., :0] if n in ("query", "key", "value", "own_value", "offset_keys") else v
         for n, v in good(op).items()
     }
     with pytest.raises(ValueError, match=f"{op}: 'query' must not have empty heads"):
@@ -170,7 +176,7 @@ def test_double_and_single_precision_are_not_mixed(op: str, name: str) -> None:
 @pytest.mark.parametrize("op", [op for op in OPS if op != "cell_sum"])
 def test_no_heads_are_refused(op: str) -> None:
     heads = {"own_logit": -1, "bias": 0 if op == "window_attention" else -1}
-    heads |= dict.fromkeys(("query", "key", "value", "own_value"), -2)
+    heads |= dict.fromkeys(("query", "key", "value", "own_value", "offset_keys"), -2)
     arguments = {n: v.narrow(heads[n], 0, 0) if n in heads else v for n, v in good(op).items()}
     for backend in (None, *(b.name for b in ops.BACKENDS[op])):
         with pytest.raises(ValueError, match=f"{op}: 'query' must not have empty heads"):
@@ -182,6 +188,7 @@ def test_no_heads_are_refused(op: str) -> None:
 def test_empty_tensors_give_what_the_definition_gives(op: str, dimension: int) -> None:
     """No batch elements, or neither queries nor keys; backward, too."""
     shared = ("bias",) if op == "window_attention" or dimension == 0 else ()
+    shared = (*shared, "offset_keys")
     for backend in (None, *(b.name for b in ops.BACKENDS[op])):
         arguments = {
             n: v.narrow(dimension, 0, 0) if isinstance(v, Tensor) and n not in shared else v

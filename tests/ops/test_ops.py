@@ -2,7 +2,8 @@
 
 The tests run over the table `gridtnp.ops.BACKENDS`: a new back-end is tested by being listed there,
 a new op needs a way to make arguments and a plain formula in `MAKE` and `PLAIN` below. `rowwise` is
-tested in `test_rows.py`, sums with kernels in `test_kernels.py`.
+tested in `test_rows.py`, sums with kernels in `test_kernels.py`, stencils and gates in
+`test_stencils.py`.
 """
 
 import itertools
@@ -30,7 +31,7 @@ HEADS, DH = 2, 3
 Arguments = dict[str, Any]  # in the order of the op's signature
 Spec = Mapping[str, Any]  # sizes and choices that arguments are made of
 
-OTHERS = ("rowwise", "kernel_to_grid", "kernel_from_grid")
+OTHERS = ("rowwise", "kernel_to_grid", "kernel_from_grid", "stencil", "gated_cell_attention")
 OPS = [op for op in BACKENDS if op not in OTHERS]
 EVERY = [pytest.param(op, b.name, id=f"{op}-{b.name}") for op in OPS for b in BACKENDS[op]]
 FAST = [p for p in EVERY if p.values[1] != "reference"]
@@ -109,6 +110,25 @@ def make_neighbour_attention(spec: Spec) -> Arguments:
     }
 
 
+def make_stencil_attention(spec: Spec) -> Arguments:
+    """As many nodes as the product along the axes, and `poles` more."""
+    batch, n, cells, nodes, f = *(spec[s] for s in ("batch", "n", "cells", "nodes")), 3
+    k = math.prod(nodes) + spec["poles"]
+    log_weight = randn(batch, n, k)
+    if spec["valid"] is not None:
+        log_weight[torch.rand(batch, n, k) >= spec["valid"]] = -torch.inf
+    return {
+        "query": tokens(spec, batch, n) * spec.get("scale", 1),
+        "key": tokens(spec, batch, cells),
+        "value": tokens(spec, batch, cells),
+        "index": torch.randint(cells, (batch, n, k)),
+        "log_weight": log_weight,
+        "features": randn(batch, n, sum(nodes), f),
+        "offset_keys": tokens(spec, len(nodes), f),
+        "nodes": nodes,
+    }
+
+
 def make_window_attention(spec: Spec) -> Arguments:
     window, shift = spec["window"], spec["shift"]
     grid = [w * count for w, count in zip(window, spec["windows"], strict=True)]
@@ -141,6 +161,7 @@ MAKE: dict[str, Callable[[Spec], Arguments]] = {
     "cell_attention": make_cell_attention,
     "cell_sum": make_cell_sum,
     "neighbour_attention": make_neighbour_attention,
+    "stencil_attention": make_stencil_attention,
     "window_attention": make_window_attention,
     "full_attention": make_full_attention,
 }
@@ -200,6 +221,29 @@ def plain_neighbour_attention(
     return torch.einsum("bnhm,bmhd->bnhd", dense, value)
 
 
+def plain_stencil_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    log_weight: Tensor,
+    features: Tensor,
+    offset_keys: Tensor,
+    nodes: Sequence[int],
+) -> Tensor:
+    """A bias for every node, from a table that says which rows of features are its own."""
+    first = np.cumsum([0, *nodes])
+    own = torch.zeros(index.shape[-1], len(nodes), features.shape[2], device=query.device)
+    for node, position in enumerate(itertools.product(*(range(n) for n in nodes))):
+        for axis, row in enumerate(position):
+            own[node, axis, first[axis] + row] = 1
+    logits = torch.einsum("bnhd,afhd->bnafh", query, offset_keys) / query.shape[-1] ** 0.5
+    bias = torch.einsum("bnafh,bnrf,kar->bnkh", logits, features, own.to(query.dtype))
+    valid = log_weight > -torch.inf
+    bias = bias + log_weight.masked_fill(~valid, 0.0).unsqueeze(-1)
+    return plain_neighbour_attention(query, key, value, index, valid, bias)
+
+
 def window_of(size: int, window: int, shift: int, periodic: bool) -> tuple[np.ndarray, np.ndarray]:
     """For each position on an axis, the number of its window and its rank in a full window.
 
@@ -256,6 +300,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "cell_attention": plain_cell_attention,
     "cell_sum": plain_cell_sum,
     "neighbour_attention": plain_neighbour_attention,
+    "stencil_attention": plain_stencil_attention,
     "window_attention": plain_window_attention,
     "full_attention": plain_full_attention,
 }
@@ -421,6 +466,13 @@ SPECS: dict[str, st.SearchStrategy[Spec]] = {
     "neighbour_attention": st.fixed_dictionaries(
         POINTS | {"bias": st.sampled_from([None, "shared", "each"])}
     ),
+    "stencil_attention": st.fixed_dictionaries(
+        {name: of for name, of in POINTS.items() if name != "k"}
+        | {
+            "nodes": st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),
+            "poles": st.integers(0, 2),
+        }
+    ),
     "window_attention": window_specs(),
     "full_attention": st.fixed_dictionaries(
         HEAD
@@ -468,6 +520,14 @@ MORE: dict[str, Spec] = {
     "cell_attention": {"n": 9, "cells": 5, "k": 3, "valid": 0.6, "dh": 8},
     "cell_sum": {"n": 9, "cells": 5, "k": 3, "valid": 0.6},
     "neighbour_attention": {"n": 9, "cells": 5, "k": 3, "valid": 0.6, "dh": 8, "bias": "each"},
+    "stencil_attention": {
+        "n": 9,
+        "cells": 5,
+        "nodes": (2, 3),
+        "poles": 1,
+        "valid": 0.6,
+        "dh": 8,
+    },
     "window_attention": {
         "window": (2, 3),
         "windows": (2, 2),
@@ -519,6 +579,15 @@ EDGES: dict[str, dict[str, Spec]] = {
         "bias shared by the batch": {**FEW, "n": 6, "k": 3, "valid": 0.7, "bias": "shared"},
         "one crowded cell": {**FEW, "n": 60, "cells": 1, "k": 2},
         "large logits": {**FEW, "n": 6, "k": 3, "valid": 0.5, "scale": 1000},
+    },
+    "stencil_attention": {
+        "no queries": {**FEW, "n": 0, "nodes": (2, 3), "poles": 0},
+        "one query, one node": {**FEW, "n": 1, "nodes": (1,), "poles": 0},
+        "nothing valid": {**FEW, "n": 4, "nodes": (2, 2), "poles": 1, "valid": 0.0},
+        "some with nothing": {**FEW, "n": 12, "nodes": (2,), "poles": 0, "valid": 0.4},
+        "three axes and poles": {**FEW, "n": 6, "nodes": (2, 1, 3), "poles": 2, "valid": 0.7},
+        "one crowded cell": {**FEW, "n": 60, "cells": 1, "nodes": (3, 3), "poles": 1},
+        "large logits": {**FEW, "n": 9, "nodes": (2, 3), "poles": 1, "scale": 1000},
     },
     "window_attention": {
         f"window {window}, {'bias' if bias else 'no bias'}, periodic {periodic}": {
@@ -813,6 +882,7 @@ BIGGER: dict[str, Spec] = {
     "cell_attention": {"n": 400, "cells": 12, "k": 3, "valid": 0.7, "shared": True},
     "cell_sum": {"n": 400, "cells": 12, "k": 3, "valid": 0.7},
     "neighbour_attention": {"n": 120, "cells": 30, "k": 9, "valid": 0.7, "bias": "each"},
+    "stencil_attention": {"n": 120, "cells": 30, "nodes": (3, 3), "poles": 1, "valid": 0.7},
     "window_attention": {
         "window": (4, 3),
         "windows": (2, 4),

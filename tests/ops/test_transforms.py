@@ -40,6 +40,14 @@ def neighbour(z: Tensor, backend: str | None) -> Tensor:
     return ops.neighbour_attention(q, k, v, INDEX, VALID, bias, backend=backend)
 
 
+def stencil(z: Tensor, backend: str | None) -> Tensor:
+    q, k, v = split(z)
+    log_weight = z[None, :, :2].masked_fill(~VALID, -torch.inf)
+    features, keys = z[None, :, 2:8].unflatten(-1, (2, 3)), z[:3, :8].unflatten(-1, (2, 4))[None]
+    given = (INDEX, log_weight, features, keys, (2,))
+    return ops.stencil_attention(q, k, v, *given, backend=backend)
+
+
 def window(z: Tensor, backend: str | None) -> Tensor:
     q, k, v = split(z)
     bias = z[:2, :4].unflatten(1, (2, 2))
@@ -70,6 +78,7 @@ Op = Callable[[Tensor, str | None], Tensor]
 OPS: list[tuple[Op, str]] = [
     (cell, "segment"),
     (neighbour, "gather"),
+    (stencil, "gather"),
     (window, "batched"),
     (rowwise, "plain"),
     (projection, "none"),

@@ -20,7 +20,7 @@ from gridtnp import ops
 from gridtnp.config import Positions
 from gridtnp.grid import Grid
 from gridtnp.network.grid_encoders import SEKernel
-from gridtnp.network.layers import Attend, AttentionBlock, OffsetBias, OffsetKeys
+from gridtnp.network.layers import Attend, AttentionBlock, OffsetKeys
 from gridtnp.stencils import Stencil, stencil, stencil_points, with_poles
 from gridtnp.task import TokenSet
 
@@ -177,29 +177,34 @@ class SmoothAttentionGridDecoder(GridDecoder):
         ]
 
     def forward(self, targets: TokenSet, prepared: list[Any]) -> Float[Tensor, "batch n dz"]:
-        around = {g: stencil(g, targets.x, self.width) for g in dict.fromkeys(self.grids)}
-        heads = cast(AttentionBlock, self.blocks[0]).heads
-        offsets = {g: OffsetBias.of(near, heads, targets.z) for g, near in around.items()}
+        around = {g: self._around(g, targets) for g in dict.fromkeys(self.grids)}
         z = targets.z
         for layer, (grid, keys_values) in enumerate(zip(self.grids, prepared, strict=True)):
-            attend = partial(self._attend, layer, around[grid], offsets[grid])
-            z = self.blocks[layer](z, keys_values, attend)
+            z = self.blocks[layer](z, keys_values, partial(self._attend, layer, *around[grid]))
         return z
+
+    def _around(self, grid: Grid, targets: TokenSet) -> tuple[Stencil, Tensor, Tensor]:
+        """The nodes around targets; logarithms of weights and features as exact as sums are."""
+        near = stencil(grid, targets.x, self.width)
+        exact = torch.promote_types(targets.z.dtype, torch.float32)
+        return near, near.log_weight.to(exact), near.features.to(exact)
 
     def _attend(
         self,
         layer: int,
         near: Stencil,
-        offsets: OffsetBias,
+        log_weight: Tensor,
+        features: Tensor,
         query: Tensor,
         key: Tensor,
         value: Tensor,
     ) -> Tensor:
         if self.places:
-            bias = self.places[layer](query, offsets)
-        else:
-            bias = offsets.log_weight.unflatten(-1, (-1, query.shape[-2]))
-        return ops.neighbour_attention(query, key, value, near.index, near.valid, bias)
+            keys = cast(OffsetKeys, self.places[layer]).keys
+            arguments = (near.index, log_weight, features, keys, near.nodes)
+            return ops.stencil_attention(query, key, value, *arguments)
+        bias = log_weight.unsqueeze(-1).expand(-1, -1, -1, query.shape[-2])
+        return ops.neighbour_attention(query, key, value, near.index, log_weight > -torch.inf, bias)
 
 
 class SmoothKernelGridDecoder(GridDecoder):

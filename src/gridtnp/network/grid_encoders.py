@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -210,8 +209,7 @@ class SmoothPseudoTokenGridEncoder(PseudoTokenGridEncoder):
     """Each pseudo-token attends to the tokens around it and to itself.
 
     The logarithm of a token's weight and a learned function of its offset are added to the logits;
-    gates on the values depend on the offset, too. To the attention op they are part of the keys:
-    the last channel of every head.
+    gates on the values depend on the offset, too.
     """
 
     def __init__(
@@ -226,9 +224,7 @@ class SmoothPseudoTokenGridEncoder(PseudoTokenGridEncoder):
         tokens_of_nodes = with_poles(self.grid, pseudo_tokens)
         query = self.block.queries(tokens_of_nodes)
         key, attended = self.block.keys_values(tokens_of_nodes)
-        scale = query.shape[-1] ** 0.5
-        logit = (query * key).sum(-1) / scale
-        query = torch.cat([query[..., :-1], torch.full_like(query[..., :1], scale)], -1)
+        logit = (query * key).sum(-1) / query.shape[-1] ** 0.5
         for tokens in pieces:
             attended, logit = self._attend(query, tokens, logit, attended)
         attended = self._with_polar_rows(attended, logit)
@@ -238,21 +234,14 @@ class SmoothPseudoTokenGridEncoder(PseudoTokenGridEncoder):
         self, query: Tensor, tokens: TokenSet, logit: Tensor, attended: Tensor
     ) -> tuple[Tensor, Tensor]:
         near = stencil(self.grid, tokens.x, self.width)
-        key, value = self.block.keys_values(tokens.z)
-        heads, copies = key.shape[2], near.index.shape[-1]
-        bias = F.pad(self.logits(near), (0, 0, 0, near.poles)) + near.log_weight.unsqueeze(-1)
-        keys = key[..., :-1].unsqueeze(2).expand(-1, -1, copies, -1, -1)
-        keys = torch.cat([keys, bias.to(key.dtype).unsqueeze(-1)], -1).flatten(1, 2)
-        value = value.flatten(2)
-        values = self.gates(value, near)
-        if near.poles:
-            at_poles = value.unsqueeze(2).expand(-1, -1, near.poles, -1)
-            values = torch.cat([values, at_poles], 2)
-        values = values.flatten(1, 2).unflatten(-1, (heads, -1))
-        cell, valid = near.index, near.valid
-        valid = valid if tokens.mask is None else valid & tokens.mask.unsqueeze(-1)
-        pairs = (t.flatten(1).unsqueeze(-1) for t in (cell, valid))
-        return ops.cell_attention(query, keys, values, logit, attended, *pairs)
+        exact = torch.promote_types(tokens.z.dtype, torch.float32)
+        log_weight = near.log_weight.to(exact)
+        if tokens.mask is not None:
+            log_weight = log_weight.masked_fill(~tokens.mask.unsqueeze(-1), -torch.inf)
+        gates = ops.Gates(self.logits.weights(), *self.gates.weights(), near.nodes)
+        points = (*self.block.keys_values(tokens.z), logit, attended)
+        around = (near.index, log_weight, near.features.to(exact), gates)
+        return ops.gated_cell_attention(query, *points, *around)
 
     def _with_polar_rows(self, attended: Tensor, logit: Tensor) -> Tensor:
         """The cells next to a pole attend to its tokens as well."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
@@ -171,49 +169,11 @@ class _SplitProjection(torch.autograd.Function):
 
 
 class OffsetKeys(nn.Module):
-    """Learned keys for the offset between a location and a grid point, as a bias of attention."""
+    """Learned keys for the offset between a location and a grid point, along each axis."""
 
     def __init__(self, axes: int, heads: int, dim: int) -> None:
         super().__init__()
         self.keys = nn.Parameter(torch.zeros(axes, FEATURES, heads, dim))
-
-    def forward(
-        self, query: Float[Tensor, "batch n heads dh"], offsets: OffsetBias
-    ) -> Float[Tensor, "batch n k heads"]:
-        heads, dim = query.shape[-2:]
-        # all heads in one product, with zeros between the channels of one and the keys of another
-        apart = torch.eye(heads, dtype=query.dtype, device=query.device) * dim**-0.5
-        keys = self.keys.unsqueeze(-1) * apart.view(heads, 1, heads)
-        keys = keys.permute(2, 3, 0, 1, 4).flatten(2).flatten(0, 1)
-        logits = query.flatten(-2) @ torch.cat([keys, keys], -1)
-        rows = (offsets.log_weight.flatten(0, 1), (logits * offsets.features).flatten(0, 1))
-        bias = torch.addmm(*rows, offsets.to_nodes)
-        return bias.unflatten(1, (-1, heads)).unflatten(0, query.shape[:2])
-
-
-class OffsetBias(NamedTuple):
-    """What the layers of a decoder share to turn logits of offsets into a bias of each node.
-
-    The features are those of the offset from the first node, and the same turned by a right angle;
-    a sum of both with the cosine and the sine of an angle is a turn by that angle.
-    """
-
-    features: Float[Tensor, "batch n f"]
-    to_nodes: Float[Tensor, "f k"]
-    log_weight: Float[Tensor, "batch n k"]
-
-    @staticmethod
-    def of(near: Stencil, heads: int, like: Tensor) -> OffsetBias:
-        """For `heads` heads and the dtype of a tensor."""
-        features = near.features()
-        sine, cosine = features.chunk(2, -1)
-        both = torch.stack([features, torch.cat([-cosine, sine], -1)], 2).flatten(2)
-        turns = torch.stack(near.turns(near.cells(like))).movedim(1, -1).flatten(0, 2)
-        return OffsetBias(
-            both.to(like.dtype).repeat_interleave(heads, -1),
-            torch.kron(F.pad(turns, (0, near.poles)), torch.eye(heads).to(like)),
-            near.log_weight.to(like.dtype).repeat_interleave(heads, -1),
-        )
 
 
 class OffsetLogits(nn.Module):
@@ -223,8 +183,8 @@ class OffsetLogits(nn.Module):
         super().__init__()
         self.axes = nn.ModuleList(nn.Linear(FEATURES, heads, bias=False) for _ in range(axes))
 
-    def forward(self, near: Stencil) -> Float[Tensor, "batch n k heads"]:
-        return functools.reduce(_outer_sum, at_nodes(self.axes, near))
+    def weights(self) -> Float[Tensor, "axes f heads"]:
+        return torch.stack([cast(nn.Linear, linear).weight.T for linear in self.axes])
 
 
 class OffsetGates(nn.Module):
@@ -243,28 +203,13 @@ class OffsetGates(nn.Module):
         self, z: Float[Tensor, "batch n dz"], near: Stencil
     ) -> Float[Tensor, "batch n k dz"]:
         z = z.unsqueeze(2)
-        for gate in at_nodes(self.axes, near):
+        for linear, features in zip(self.axes, near.along_axes(), strict=True):
+            gate = linear(features.to(cast(nn.Linear, linear).weight.dtype))
             z = (z.unsqueeze(3) * gate.unsqueeze(2)).flatten(2, 3)
         return z
 
-
-def at_nodes(linears: nn.ModuleList, near: Stencil) -> Iterator[Float[Tensor, "batch n _ out"]]:
-    """A linear map per axis, of the features of the offset from each node along that axis."""
-    features = near.features()
-    for axis, (linear, nodes) in enumerate(zip(linears, near.nodes, strict=True)):
-        assert isinstance(linear, nn.Linear)
-        cells = torch.arange(nodes, dtype=features.dtype, device=features.device).unsqueeze(-1)
-        cosine, sine = (t[:, [axis]].to(linear.weight.dtype) for t in near.turns(cells))
-        to_sine, to_cosine = linear.weight.chunk(2, -1)
-        turned = torch.cat([to_cosine, -to_sine], -1)
-        weight = linear.weight * cosine + turned * sine
-        bias = None if linear.bias is None else linear.bias.repeat(len(weight))
-        found = F.linear(features[:, :, axis].to(weight.dtype), weight.flatten(0, 1), bias)
-        yield found.unflatten(-1, (len(weight), -1))
-
-
-def _outer_sum(
-    a: Float[Tensor, "batch n k heads"], b: Float[Tensor, "batch n w heads"]
-) -> Float[Tensor, "batch n _ heads"]:
-    """The sums of all pairs."""
-    return (a.unsqueeze(3) + b.unsqueeze(2)).flatten(2, 3)
+    def weights(self) -> tuple[Float[Tensor, "axes f dz"], Float[Tensor, "axes dz"]]:
+        linears = [cast(nn.Linear, linear) for linear in self.axes]
+        return torch.stack([one.weight.T for one in linears]), torch.stack(
+            [o.bias for o in linears]
+        )

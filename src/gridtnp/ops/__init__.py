@@ -15,14 +15,17 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gridtnp.grid import Grid
 from gridtnp.ops import (
     checks,
+    gated,
     kernels,
     native,
     native_attention,
@@ -31,8 +34,10 @@ from gridtnp.ops import (
     padded,
     reference,
     rows,
+    stencils,
     vectorised,
 )
+from gridtnp.ops.gated import Gates as Gates
 from gridtnp.ops.kernels import Away as Away
 
 
@@ -66,6 +71,16 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("padded", padded.cell_attention),
         Backend("reference", reference.cell_attention),
     ),
+    "gated_cell_attention": (
+        Backend("native", gated.in_c, gated.why_not),
+        Backend(
+            "expanded",
+            partial(gated.expanded, native_attention.cell_attention),
+            lambda *arguments: native.why_not(*arguments[:-1], *arguments[-1][:3]),
+        ),
+        Backend("segment", partial(gated.expanded, vectorised.cell_attention)),
+        Backend("reference", partial(gated.expanded, reference.cell_attention)),
+    ),
     "cell_sum": (
         Backend("native", native_attention.cell_sum, native.why_not),
         Backend("segment", vectorised.cell_sum),
@@ -85,6 +100,15 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("native", native_attention.neighbour_attention, native.why_not),
         Backend("gather", vectorised.neighbour_attention),
         Backend("reference", reference.neighbour_attention),
+    ),
+    "stencil": (
+        Backend("native", stencils.in_c, stencils.why_not),
+        Backend("plain", stencils.plain),
+    ),
+    "stencil_attention": (
+        Backend("native", native_attention.stencil_attention, native.why_not),
+        Backend("gather", vectorised.stencil_attention),
+        Backend("reference", reference.stencil_attention),
     ),
     "window_attention": (
         Backend("native", native_attention.window_attention, native.why_not),
@@ -182,6 +206,34 @@ def cell_attention(
 
 
 @checks.checked
+def gated_cell_attention(
+    query: Float[Tensor, "#batch m heads dh"],
+    key: Float[Tensor, "batch n heads dh"],
+    value: Float[Tensor, "batch n heads dh"],
+    own_logit: Float[Tensor, "#batch m heads"],
+    own_value: Float[Tensor, "#batch m heads dh"],
+    cell: Int[Tensor, "batch n k"],
+    log_weight: Float[Tensor, "batch n k"],
+    features: Float[Tensor, "batch n rows f"],
+    gates: Gates,
+    *,
+    backend: str | None = None,
+) -> tuple[Float[Tensor, "batch m heads dh"], Float[Tensor, "batch m heads"]]:
+    """Cell attention to points, each at all nodes around it: those of a stencil.
+
+    To the logit of a point at a node, `log_weight` and functions of the offset are added; the last
+    channel of each head makes room for them, so that those of queries and keys do not count.
+    Values are multiplied by functions of the offset (see `Gates`), except at the poles. Nodes with
+    a `log_weight` of -inf are left out.
+    """
+    gated.check(value, features, cell, gates)
+    valid = log_weight > -torch.inf
+    cell = checks.within("gated_cell_attention", "cell", cell, query.shape[1], valid)
+    arguments = (query, key, value, own_logit, own_value, cell, log_weight, features, gates)
+    return _run("gated_cell_attention", backend, *arguments)
+
+
+@checks.checked
 def cell_sum(
     z: Float[Tensor, "batch n dz"],
     cell: Int[Tensor, "batch n k"],
@@ -237,6 +289,49 @@ def neighbour_attention(
     """Each query attends to the keys at its `index` (eq. 6); `bias` is added to the logits."""
     index = checks.within("neighbour_attention", "index", index, key.shape[1], valid)
     return _run("neighbour_attention", backend, query, key, value, index, valid, bias)
+
+
+@checks.checked
+def stencil(
+    x: Float[Tensor, "batch n dx"],
+    grid: Grid,
+    width: Sequence[int],
+    *,
+    backend: str | None = None,
+) -> tuple[Int[Tensor, "batch n k"], Float[Tensor, "batch n k"], Float[Tensor, "batch n rows f"]]:
+    """The nodes around locations: flat indices, weights, and features of offsets.
+
+    The nodes are the product of rows along each axis of the grid, `width` on most, and then those
+    of the nearer pole, if any. Features are sines and cosines of the offset from each row.
+    """
+    width = grid.per_axis(width, "neighbourhood widths")
+    return _run("stencil", backend, x, grid, width)
+
+
+@checks.checked
+def stencil_attention(
+    query: Float[Tensor, "batch n heads dh"],
+    key: Float[Tensor, "batch m heads dh"],
+    value: Float[Tensor, "batch m heads dh"],
+    index: Int[Tensor, "batch n k"],
+    log_weight: Float[Tensor, "batch n k"],
+    features: Float[Tensor, "batch n rows f"],
+    offset_keys: Float[Tensor, "axes f heads dh"],
+    nodes: Sequence[int],
+    *,
+    backend: str | None = None,
+) -> Float[Tensor, "batch n heads dh"]:
+    """Each query attends to the nodes of its stencil; `log_weight` is added to the logits.
+
+    The first are the product of `nodes` along each axis, whose features are `rows`, axis by axis.
+    Their keys are those at `index` plus, for each axis, `offset_keys` times the features of the
+    row. Nodes with a `log_weight` of -inf are left out.
+    """
+    stencils.check_nodes("stencil_attention", nodes, offset_keys, features, index)
+    valid = log_weight > -torch.inf
+    index = checks.within("stencil_attention", "index", index, key.shape[1], valid)
+    arguments = (query, key, value, index, log_weight, features, offset_keys, tuple(nodes))
+    return _run("stencil_attention", backend, *arguments)
 
 
 @checks.checked

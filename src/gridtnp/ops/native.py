@@ -31,8 +31,8 @@ from gridtnp.ops.checks import PLAIN, opaque
 
 FLOAT = torch.float32
 FILES = (
-    *("attention.c", "full.c", "kernels.c", "windows.c", "rows.c"),
-    *("covariance.c", "leave_one_out.c", "vectors.h"),
+    *("attention.c", "neighbours.c", "full.c", "kernels.c", "windows.c", "rows.c", "stencils.c"),
+    *("covariance.c", "leave_one_out.c", "heads.h", "vectors.h"),
 )
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC"]

@@ -1,4 +1,4 @@
-"""Attention ops and sums of cells in C (attention.c, windows.c, full.c)."""
+"""Attention ops and sums of cells in C (attention.c, neighbours.c, windows.c, full.c)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,20 @@ def neighbour_attention(
     return _NeighbourAttention.apply(query, key, value, index, valid, bias)  # pyright: ignore
 
 
+def stencil_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    log_weight: Tensor,
+    features: Tensor,
+    offset_keys: Tensor,
+    nodes: tuple[int, ...],
+) -> Tensor:
+    tensors = (query, key, value, index, log_weight, features, offset_keys)
+    return _StencilAttention.apply(*tensors, nodes)  # pyright: ignore
+
+
 def window_attention(
     query: Tensor,
     key: Tensor,
@@ -74,7 +88,7 @@ class _NeighbourAttention(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
         (query, *_), (sizes, tokens) = arguments, _neighbours(*arguments)
         out = query.new_empty(query.shape)
-        call("neighbour_forward", *sizes, *tokens, out, query.shape[-1] ** -0.5)
+        call("neighbour_forward", *sizes, *tokens, *NO_OFFSETS, out, query.shape[-1] ** -0.5)
         save(ctx, vectorised.neighbour_attention, arguments, out)
         return out
 
@@ -83,16 +97,12 @@ class _NeighbourAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arguments, (out,) = saved(ctx)
         bias, (sizes, tokens) = arguments[-1], _neighbours(*arguments)
-        rows, (batch, _, heads, size) = arguments[1].shape[:2], out.shape
-        query_grad = out.new_empty(out.shape)
-        row_grad = out.new_empty(*rows, 2, heads, size)  # of keys and values, interleaved
-        bias_grad = None if bias is None else out.new_empty(batch, *bias.shape[1:])
-        grads = (query_grad, row_grad, bias_grad)
-        given = (out, contiguous(grad), *grads, size**-0.5)
-        call("neighbour_backward", *sizes, rows.numel(), *tokens, *given)
+        bias_grad = None if bias is None else out.new_empty(out.shape[0], *bias.shape[1:])
+        rows, given = arguments[1].shape[:2], (*tokens, *NO_OFFSETS)
+        grads = _neighbours_backward(sizes, rows, given, out, grad, bias_grad, None, None, None)
         if bias is not None and bias_grad is not None:
             bias_grad = bias_grad.sum_to_size(bias.shape)
-        return query_grad, *row_grad.unbind(2), None, None, bias_grad
+        return *grads, None, None, bias_grad
 
 
 def _neighbours(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -106,15 +116,100 @@ def _neighbours(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return sizes, (*rows, _flat(index, key.shape[1]), valid, bias)
 
 
+NO_OFFSETS = (0, 0, 0, None, None, None, None, None)
+"""What C is told where keys have no offsets."""
+
+
+def _neighbours_backward(
+    sizes: tuple[Any, ...],
+    rows: torch.Size,
+    given: tuple[Any, ...],
+    out: Tensor,
+    grad: Tensor,
+    *others: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values; C writes `others` as well."""
+    *_, heads, size = out.shape
+    query_grad = out.new_empty(out.shape)
+    row_grad = out.new_empty(*rows, 2, heads, size)  # of keys and values, interleaved
+    grads = (query_grad, row_grad, *others)
+    given = (*given, out, contiguous(grad), *grads, size**-0.5)
+    call("neighbour_backward", *sizes, rows.numel(), *given)
+    key_grad, value_grad = row_grad.unbind(2)
+    return query_grad, key_grad, value_grad
+
+
+class _StencilAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
+        *tensors, nodes = arguments
+        query = tensors[0]
+        sizes, given = _around(*tensors, nodes=nodes)
+        out = query.new_empty(query.shape)
+        call("neighbour_forward", *sizes, *given, out, query.shape[-1] ** -0.5)
+
+        def plain(*tensors: Tensor) -> Tensor:
+            return vectorised.stencil_attention(*tensors, nodes=nodes)
+
+        save(ctx, plain, tensors, out)
+        ctx.nodes = nodes
+        return out
+
+    @staticmethod
+    @differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, (out,) = saved(ctx)
+        query, key, _, _, log_weight, features, offset_keys = tensors
+        sizes, given = _around(*tensors, nodes=ctx.nodes)
+        logit_grad = out.new_empty(*out.shape[:2], *offset_keys.shape[:3])
+        log_weight_grad, features_grad = (
+            t.new_empty(t.shape) if need else None
+            for t, need in zip((log_weight, features), ctx.needs_input_grad[4:6], strict=True)
+        )
+        others = (None, logit_grad, features_grad, log_weight_grad)
+        grads = _neighbours_backward(sizes, key.shape[:2], given, out, grad, *others)
+        offset_keys_grad = torch.einsum("bnafh,bnhd->afhd", logit_grad, query)
+        return *grads, None, log_weight_grad, features_grad, offset_keys_grad, None
+
+
+def _around(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    log_weight: Tensor,
+    features: Tensor,
+    offset_keys: Tensor,
+    nodes: tuple[int, ...],
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Sizes and tensors for C."""
+    sizes, tokens = _neighbours(query, key, value, index, log_weight > -torch.inf, None)
+    offsets = (contiguous(t) for t in (features, offset_keys, log_weight))
+    axes, f = offset_keys.shape[:2]
+    return sizes, (*tokens, axes, f, math.prod(nodes), *rows_of(nodes), *offsets)
+
+
+@functools.lru_cache(maxsize=64)
+def rows_of(nodes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The first row of each axis, and the rows of each node."""
+    first = torch.tensor([0, *nodes], device="cpu").cumsum(0)
+    along = [torch.arange(n, device="cpu") + start for n, start in zip(nodes, first, strict=False)]
+    return first, torch.stack(torch.meshgrid(*along, indexing="ij"), -1).contiguous()
+
+
+NO_GATES = (0, 0, 0, 0, None, None, None, None, None, None)
+"""What C is told where points have no gates."""
+
+
 class _CellAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore
-        sizes, tokens = _points(*arguments)
+        sizes, tokens = cells_and_points(*arguments)
         _, key, _, own_logit, own_value, *_ = arguments
         batch, size = key.shape[0], key.shape[-1]
         out = own_value.expand(batch, -1, -1, -1).clone(memory_format=torch.contiguous_format)
         log_sum = own_logit.expand(batch, -1, -1).clone(memory_format=torch.contiguous_format)
-        call("cell_forward", *sizes, *tokens, out, log_sum, size**-0.5)
+        call("cell_forward", *sizes, *tokens, *NO_GATES, out, log_sum, size**-0.5)
         save(ctx, vectorised.cell_attention, arguments, out, log_sum)
         return out, log_sum
 
@@ -123,7 +218,7 @@ class _CellAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, log_sum_grad: Tensor) -> tuple[Tensor | None, ...]:
         arguments, (out, log_sum) = saved(ctx)
         query, key, _, own_logit, own_value, *_ = arguments
-        sizes, tokens = _points(*arguments)
+        sizes, tokens = cells_and_points(*arguments)
         heads, size = key.shape[2:]
         grad = contiguous(grad)
         mean = (grad * out).sum(-1) - log_sum_grad
@@ -140,7 +235,7 @@ class _CellAttention(torch.autograd.Function):
         return query_grad.sum_to_size(query.shape), *point_grad.unbind(2), *own_grads, None, None
 
 
-def _points(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def cells_and_points(*arguments: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Sizes and tensors for C."""
     query, key, value, _, _, cell, valid = arguments
     batch, n, heads, size = key.shape

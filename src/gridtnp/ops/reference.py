@@ -73,6 +73,30 @@ def neighbour_attention(
     return _table(rows, query)
 
 
+def stencil_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    log_weight: Tensor,
+    features: Tensor,
+    offset_keys: Tensor,
+    nodes: Sequence[int],
+) -> Tensor:
+    found = []
+    for b, n in itertools.product(range(query.shape[0]), range(query.shape[1])):
+        per_axis = features[b, n].split(list(nodes))
+        keys = list(key[b, index[b, n]])
+        for i, rows in enumerate(itertools.product(*per_axis)):
+            for row, of_axis in zip(rows, offset_keys, strict=True):
+                keys[i] = keys[i] + (row.view(-1, 1, 1) * of_axis).sum(0)
+        used = log_weight[b, n] > -torch.inf
+        weight = log_weight[b, n][used].unsqueeze(-1)
+        values = value[b, index[b, n][used]]
+        found.append(attend(query[b, n], torch.stack(keys)[used], values, weight))
+    return _table(found, query)
+
+
 def window_attention(
     query: Tensor,
     key: Tensor,

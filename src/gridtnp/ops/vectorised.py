@@ -94,6 +94,27 @@ def neighbour_attention(
     return torch.einsum("bnkh,bnkhd->bnhd", weight.to(exact), near_value).to(value.dtype)
 
 
+def stencil_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    index: Tensor,
+    log_weight: Tensor,
+    features: Tensor,
+    offset_keys: Tensor,
+    nodes: Sequence[int],
+) -> Tensor:
+    exact = _sum_dtype(key)
+    logits = torch.einsum("bnhd,afhd->abnfh", query.to(exact), offset_keys.to(exact)).to(exact)
+    logits = logits * query.shape[-1] ** -0.5
+    bias = logits.new_zeros(*query.shape[:2], 1, query.shape[2])
+    for along, rows in zip(logits.unbind(), features.split(list(nodes), 2), strict=True):
+        of_rows = torch.einsum("bnfh,bnwf->bnwh", along, rows.to(exact)).to(exact)
+        bias = (bias.unsqueeze(3) + of_rows.unsqueeze(2)).flatten(2, 3)
+    bias = F.pad(bias, (0, 0, 0, index.shape[-1] - bias.shape[2])) + log_weight.unsqueeze(-1)
+    return neighbour_attention(query, key, value, index, log_weight > -torch.inf, bias)
+
+
 def to_windows(u: Tensor, window: Sequence[int]) -> Tensor:
     """`(batch, *grid, heads, dh)` as `(batch * windows, heads, points of a window, dh)`."""
     axes = len(window)
