@@ -15,6 +15,7 @@ import numpy as np
 from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
+from gridtnp.design.models import ModelOptions
 from gridtnp.errors import require_known
 from gridtnp.sources.quality import Note
 from gridtnp.sources.reading import open_data, read_source
@@ -103,8 +104,11 @@ def first_experiment(
         features=features,
         wind=winds,
     )
-    experiment = Experiment(data=data, split=split)
-    return experiment, tuple(reasons)
+    model = ModelOptions()
+    if winds and target is None:
+        model = ModelOptions(likelihood="bivariate-gaussian")
+        reasons.append("likelihood bivariate-gaussian: u and v are correlated")
+    return Experiment(data=data, split=split, model=model), tuple(reasons)
 
 
 def _parse_wind(text: str, sources: Mapping[str, Source]) -> dict[str, tuple[str, str]]:
