@@ -50,7 +50,7 @@ def explain(error: ValidationError, file: str = "", section: str = "") -> str:
     """The first of pydantic's errors as one sentence, about a setting or a key of a file."""
     first = error.errors(include_url=False)[0]
     names = [part for part in first["loc"] if isinstance(part, str)]
-    key, given, text = section + ".".join(names), first["input"], first["msg"]
+    key, given, text = section + ".".join(names) or error.title, first["input"], first["msg"]
     match first["type"]:
         case "missing":
             return f"{file or error.title} has no key {key!r}; add it."

@@ -203,7 +203,10 @@ def test_fresh_wind_becomes_components_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("freq", "periods", "gap"),
-    [("MS", 200, "31D"), ("1D", 400, "7D"), ("1h", 2000, "1D"), ("1D", 30, "0h")],
+    [
+        *(("MS", 200, "31D"), ("1D", 400, "7D"), ("1h", 2000, "1D"), ("6h", 120, "6h")),
+        *(("1D", 30, "1D"), ("1D", 15, "0h")),
+    ],
 )
 def test_later_parts_are_a_gap_away(freq: str, periods: int, gap: str, tmp_path: Path) -> None:
     times = pd.date_range("2000-01-01", periods=periods, freq=freq)
@@ -211,6 +214,10 @@ def test_later_parts_are_a_gap_away(freq: str, periods: int, gap: str, tmp_path:
     rows.to_csv(tmp_path / "s.csv", index=False)
     made, _ = first_experiment([str(tmp_path / "s.csv")], None, tmp_path)
     assert made.split.gap == gap
+    made.write(tmp_path / "exp.yaml")
+    for part in read_experiment(tmp_path / "exp.yaml").parts():
+        assert part is not None
+        assert len(part.times())
 
 
 def test_without_a_split_nothing_is_validated(folder: Path) -> None:
