@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -14,20 +13,13 @@ from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import RUN, pieces
 from gridtnp.distributions.kinds import Kind, Likelihood, second_of_pairs
 from gridtnp.errors import require_known
-from gridtnp.sources.source import Variable
+from gridtnp.sources.source import NEAR_ZERO, Variable
 from gridtnp.tasks.specification import TaskSpec
 
 Asked = str | Likelihood | Mapping[str, str | Likelihood] | None
 """What was asked for: one likelihood for all targets, or some by the name of the target."""
 RANGES: dict[str, float] = {"%": 100.0, "percent": 100.0, "1": 1.0, "fraction": 1.0, "okta": 8.0}
 """Units of variables with an upper limit, and the limit."""
-NEAR_ZERO = 2.0
-"""A Gaussian is for values that are never negative if the lowest is this many standard deviations
-above zero: predictions are about as low, and no wider."""
-DEGREES = ("c", "°c", "degc", "deg_c", "celsiu", "f", "°f", "degf", "deg_f", "fahrenheit")
-"""Units whose zero is not the lowest value, without "degrees" and a final s."""
-TEMPERATURE = re.compile(r"temp|dew|^(2?t|t2m|2d|d2m|sst|t.?(max|min|mean|avg)|tas(max|min)?)$")
-"""Names of variables without units that are in such units."""
 MAX_COUNT = 1000
 """Higher whole numbers are not modelled as counts, unless asked for."""
 ENDS = 0.005
@@ -82,10 +74,7 @@ class Values:
 
     @property
     def is_temperature(self) -> bool:
-        """Whether zero is a point on a scale, and not the lowest value."""
-        if self.units is None:
-            return bool(TEMPERATURE.search(self.name.partition(".")[2].lower()))
-        return re.sub("^degrees?[ _]", "", self._units) in DEGREES
+        return Variable(self.name.partition(".")[2], self.units).in_degrees
 
     @property
     def _units(self) -> str:
