@@ -52,9 +52,9 @@ def interpolate(
     `observations` is a table or xarray dataset with latitudes and longitudes in degrees, or with x
     and y, and one variable (or `value=` names it); or a tuple of arrays: places (n, 2) and values.
     `at` is a table, an xarray grid, a tuple (lat, lon), or an array like the places. The answer has
-    its form, with the columns `<variable>_mean`, `_std`, quantiles such as `_q05` and, with `exceed`
-    the probability of more than a threshold, as `_above_1`. Values that are never negative and near
-    zero are predicted so (docs/interpolate.md).
+    its form, with the columns `<variable>_mean`, `_std`, quantiles such as `_q05` and probabilities
+    of more than the thresholds `exceed`, such as `_above_1`. Values that are never negative and
+    near zero are predicted so (docs/interpolate.md).
 
     If observations have times, each is interpolated by itself; the answer is at the times of `at`,
     or at all of them. `covariates` are names of columns of both, a field on a latitude-longitude
