@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from gridtnp import Axis, Grid, ModelConfig, build_model
 from gridtnp.config import (
@@ -45,13 +44,13 @@ def config(**changes: Any) -> ModelConfig:
 
 
 def test_unknown_and_negative_settings_are_refused() -> None:
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+    with pytest.raises(ValueError, match=r"^Unknown setting 'widht' of ModelConfig; leave it out"):
         config(widht=3)
-    with pytest.raises(ValidationError, match="greater than 0"):
+    with pytest.raises(ValueError, match=r"^dim=-8: must be greater than 0"):
         config(dim=-8)
-    with pytest.raises(ValidationError, match="greater than 0"):
+    with pytest.raises(ValueError, match=r"^sources\.obs=0: must be greater than 0"):
         config(sources={"obs": 0})
-    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
         config(min_noise=-0.1)
 
 
@@ -83,7 +82,7 @@ def test_unknown_and_negative_settings_are_refused() -> None:
     ],
 )
 def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ValueError, match=message):
         config(**changes)
 
 

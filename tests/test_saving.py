@@ -339,7 +339,7 @@ def rewrite(folder: Path, change: Any = None, tensors: Any = None) -> None:
             17,
             r"does not describe a model \(heads=2 does not divide the token width 17",
         ),
-        ("config.dim", "wide", r"does not describe a model \(dim: Input should be a valid integer"),
+        ("config.dim", "wide", r"does not describe a model \(dim='wide': must be a valid integer"),
         ("config.dim_y", 10**9, r"shape \(2000000000"),
         ("config.architecture.processor.layers", 10**12, r"the network has more than \d+ tensors"),
         (
@@ -350,7 +350,7 @@ def rewrite(folder: Path, change: Any = None, tensors: Any = None) -> None:
         (
             "config.architecture.grid.axes.0.size",
             10**15,
-            r"grid: Value error, Latitudes .* are outside -90 to 90",
+            r"\(Latitudes .* are outside -90 to 90",
         ),
         ("config.architecture.grid.axes.0.size", 0, r"Axis 'lat' has size 0; must be at least 1"),
         ("config.architecture.positions", "absolute", r"lacks tensor|has an unknown tensor"),
@@ -363,10 +363,14 @@ def rewrite(folder: Path, change: Any = None, tensors: Any = None) -> None:
             r"per_column=3: Fourier features come in pairs",
         ),
         ("config.sources.gauges", 10**9, r"and shape \(.*shape \(.*1000000"),
-        ("config", None, r"does not describe a model \(: Input should be a valid dictionary"),
+        (
+            "config",
+            None,
+            r"does not describe a model \(ModelConfig=None: must be a valid dictionary",
+        ),
         ("task", None, r"does not describe a model"),
-        ("task.lead", 3, r"describe a model \(lead: Input should be a valid string"),
-        ("recipe.steps", 0, r"describe a model \(steps: Input should be greater than 0"),
+        ("task.lead", 3, r"describe a model \(lead=3: must be a valid string"),
+        ("recipe.steps", 0, r"describe a model \(steps=0: must be greater than 0"),
         ("recipe.pace", 1, r"Unknown setting 'pace' of a recipe"),
     ],
 )

@@ -20,13 +20,14 @@ from pydantic import (
 from torch import nn
 
 from gridtnp.distributions.kinds import Likelihood, limits, second_of_pairs
-from gridtnp.errors import require_known
+from gridtnp.errors import in_sentences, require_known
 from gridtnp.grid import Grid
 
 Positions = Literal["absolute", "relative"]
 """Absolute positions, as in the paper, or positions relative to other tokens only."""
 
 
+@in_sentences
 class Part(BaseModel):
     """Base of all configurations: frozen, without unknown fields."""
 

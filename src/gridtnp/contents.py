@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
 import torch
 
 from gridtnp.config import GriddedConfig, ModelConfig
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.distributions.kinds import limits
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe, recipe
 from gridtnp.sources.times import duration
@@ -40,6 +42,16 @@ class ModelContents:
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.network.parameters()), torch.device("cpu"))
+
+    @property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """The lowest and the highest possible value of targets, in the units of the data."""
+        if not self.config.likelihood:
+            return {}
+        ends = np.array([limits(one) for one in self.config.likelihood]).T
+        low, high = (self.normaliser.restore(self.spec.target, end[None])[0] for end in ends)
+        pairs = zip(self.spec.target_names, low.tolist(), high.tolist(), strict=True)
+        return {name: (a, b) for name, a, b in pairs}
 
     def sampler(
         self, data: Dataset, selection: Mapping[str, Selection] | None = None, **options: Any

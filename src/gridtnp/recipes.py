@@ -6,12 +6,20 @@ import math
 from dataclasses import asdict
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+)
 from pydantic.dataclasses import dataclass
 
-from gridtnp.errors import require_known
+from gridtnp.errors import in_sentences, require_known
 
 
+@in_sentences
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Recipe:
     """Optimiser, learning-rate schedule, gradient clipping, precision and early stopping.
@@ -100,4 +108,4 @@ def read_recipe(values: dict[str, Any]) -> Recipe:
     """The recipe that a file holds as plain values."""
     for name in values:
         require_known(name, Recipe.__dataclass_fields__, "setting", "of a recipe")
-    return Recipe(**values)
+    return TypeAdapter(Recipe).validate_python(values)

@@ -27,6 +27,7 @@ from gridtnp import __version__
 from gridtnp.config import ModelConfig
 from gridtnp.contents import ModelContents
 from gridtnp.data.normalisation import Normaliser
+from gridtnp.errors import explain
 from gridtnp.files import (
     DamagedFile,
     read_folder,
@@ -156,8 +157,7 @@ def _explained(path: Path) -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error)
         if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            reason = explain(error)
     else:
         return
     raise ValueError(

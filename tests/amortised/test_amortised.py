@@ -147,7 +147,7 @@ def test_the_weights_say_how_they_were_made() -> None:
 def test_the_estimator_predicts_as_interpolate_does() -> None:
     rng = np.random.default_rng(0)
     X, at = rng.random((40, 3)), rng.random((7, 3))
-    y = X[:, 0] + 3 * X[:, 2] + 0.1 * rng.normal(size=40)
+    y = X[:, 0] - 2 + 3 * X[:, 2] + 0.1 * rng.normal(size=40)
     mean, std = gt.GriddedTNPRegressor().fit(X, y).predict(at, return_std=True)
     found = gt.interpolate((X[:, :2], y), at[:, :2], covariates=(X[:, 2:], at[:, 2:]))
     assert isinstance(found, dict)

@@ -186,8 +186,9 @@ def test_a_field_may_be_named() -> None:
     assert np.isfinite(mean).all()
 
 
-def test_another_name_of_era5_is_known() -> None:
-    data = with_field(plane(name="2m_temperature"))
+@pytest.mark.parametrize("name", ["2m_temperature", "2t", "t", "Temperature"])
+def test_other_common_names_are_known(name: str) -> None:
+    data = with_field(plane(name=name))
     assert Bilinear.of(data, TaskSpec.of(data)).fields[0].context == "era5"
 
 

@@ -85,12 +85,17 @@ def test_dates_are_written_as_people_do(tmp_path: Path) -> None:
         (SMALL | {"model": {"sise": 1}}, [], r"key 'sise' in model of .*; did you mean 'size'\?"),
         (SMALL, ["--train.stpes", "3"], r"key 'stpes' in train of .*; did you mean 'steps'\?"),
         (SMALL | {"train": {"recipe": "qick"}}, [], r"recipe 'qick'; did you mean 'quick'\?"),
-        (SMALL | {"train": {"steps": "many"}}, [], r"train.steps in .*exp.yaml is 'many': Input"),
-        (SMALL | {"split": {"seed": "a"}}, [], r"split.seed in .*exp.yaml is 'a': Input should"),
+        (SMALL | {"train": {"steps": "many"}}, [], r"train.steps in .*exp.yaml is 'many': must be"),
+        (SMALL | {"split": {"seed": "a"}}, [], r"split.seed in .*exp.yaml is 'a': must be"),
         (
             SMALL | {"model": {"size": "huge"}},
             [],
             r"model.size in .*exp.yaml: Unknown size 'huge'; did you mean 'large'\?$",
+        ),
+        (
+            SMALL | {"model": {"prior": "krig"}},
+            [],
+            r"model.prior in .*exp.yaml: Unknown prior 'krig'; did you mean 'kriging'\?$",
         ),
         ({"out": "runs/a"}, [], "exp.yaml has no key 'data'; add it"),
         (SMALL | {"split": 3}, [], r"split in .* is 3: must hold keys and values"),
@@ -164,6 +169,10 @@ def test_wind_becomes_components_on_request(tmp_path: Path) -> None:
     made, reasons = first_experiment(files, None, tmp_path, "stations.ff,dd")
     assert made.data.target == ("stations.u", "stations.v")
     assert "wind stations: ff and dd become u and v" in reasons
+    assert made.model.likelihood == "bivariate-gaussian"
+    assert "likelihood bivariate-gaussian: u and v are correlated" in reasons
+    other, _ = first_experiment(files, "stations.t2m", tmp_path, "stations.ff,dd")
+    assert other.model.likelihood is None
     made.write(tmp_path / "exp.yaml")
     source = read_experiment(tmp_path / "exp.yaml").dataset().sources["stations"]
     assert source.names == ("t2m", "u", "v")
@@ -179,7 +188,11 @@ def test_fresh_wind_becomes_components_too(tmp_path: Path) -> None:
     made, _ = first_experiment([str(tmp_path / "stations.csv")], None, tmp_path, "stations.ff,dd")
     made.write(tmp_path / "exp.yaml")
     made = read_experiment(tmp_path / "exp.yaml")
-    model = GriddedTNP.for_data(made.dataset(), dim=8, heads=2, layers=1, quiet=True)
+    small_options = made.options().model_copy(update={"dim": 8, "heads": 2, "layers": 1})
+    model = GriddedTNP.from_options(made.dataset(), small_options, quiet=True)
+    places = pd.DataFrame({"lat": [50.0], "lon": [1.0], "elevation": [100.0]})
+    found = model.predict(made.dataset().at("2019-03-01"), at=places, derive=["speed"])
+    assert (found["speed_mean"] > 0).all()
     rows.assign(dd=90.0).to_csv(tmp_path / "today.csv", index=False)
     components = rows.drop(columns=["ff", "dd"]).assign(u=3.0, v=0.0)
     components.to_csv(tmp_path / "components.csv", index=False)
@@ -190,7 +203,10 @@ def test_fresh_wind_becomes_components_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("freq", "periods", "gap"),
-    [("MS", 200, "31D"), ("1D", 400, "7D"), ("1h", 2000, "1D"), ("1D", 30, "0h")],
+    [
+        *(("MS", 200, "31D"), ("1D", 400, "7D"), ("1h", 2000, "1D"), ("6h", 120, "6h")),
+        *(("1D", 30, "1D"), ("1D", 15, "0h")),
+    ],
 )
 def test_later_parts_are_a_gap_away(freq: str, periods: int, gap: str, tmp_path: Path) -> None:
     times = pd.date_range("2000-01-01", periods=periods, freq=freq)
@@ -198,6 +214,10 @@ def test_later_parts_are_a_gap_away(freq: str, periods: int, gap: str, tmp_path:
     rows.to_csv(tmp_path / "s.csv", index=False)
     made, _ = first_experiment([str(tmp_path / "s.csv")], None, tmp_path)
     assert made.split.gap == gap
+    made.write(tmp_path / "exp.yaml")
+    for part in read_experiment(tmp_path / "exp.yaml").parts():
+        assert part is not None
+        assert len(part.times())
 
 
 def test_without_a_split_nothing_is_validated(folder: Path) -> None:

@@ -74,6 +74,18 @@ def test_a_constant() -> None:
     assert gt.Sampler(dataset(error=None)).draw(0).target.error is None
 
 
+def test_the_only_source_need_not_be_named() -> None:
+    rows = table().drop(columns="sigma")
+    assert gt.Dataset({"s": rows}, target="s.t", error=0.5).errors == {"s.t": 0.5}
+    assert gt.Dataset({"s": table()}, target="s.t", error="sigma").errors == {"s.t": "sigma"}
+    with pytest.raises(
+        ValueError, match=r"^error=0.5 does not say which of \['s', 'r'\]; give err"
+    ):
+        gt.Dataset({"s": rows, "r": rows}, target="s.t", error=0.5)
+    with pytest.raises(ValueError, match=r"'s': \[0.5\].*: must be a standard deviation"):
+        gt.Dataset({"s": rows}, target="s.t", error=[0.5])  # type: ignore[arg-type]
+
+
 def test_wrong_errors_are_refused() -> None:
     with pytest.raises(ValueError, match="Unknown column 'sigm' of source 's' in error=; did you"):
         dataset(error="sigm")

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from gridtnp import Dataset, GriddedTNP
 from gridtnp.config import Likelihood
@@ -20,6 +21,12 @@ VALUES = {
     "wind": (RNG.lognormal(1.0, 0.6, N * T), "m/s"),
     "temperature": (RNG.normal(5, 8, N * T), "degC"),
     "pressure": (RNG.normal(1010, 8, N * T), "hPa"),
+    "kelvin": (RNG.normal(280, 20, N * T), "K"),
+    "summer": (np.abs(RNG.normal(15, 6, N * T)), "degrees_Celsius"),
+    "t_max": (np.abs(RNG.normal(60, 25, N * T)).round(), None),
+    "sheltered": (np.where(np.arange(N * T) < 2 * T, 0.14, 1.0) * RNG.normal(9, 2, N * T), "m/s"),
+    "calm": (np.where(np.arange(N * T) < 3, 0.0, RNG.normal(9, 1, N * T)), "m/s"),
+    "rounded": (RNG.normal(10, 2.5, N * T).round().clip(3), None),
     "cloud": (np.clip(RNG.normal(50, 60, N * T), 0, 100), "%"),
     "cover": (np.clip(RNG.normal(0.5, 0.6, N * T), 0, 1), None),
     "strikes": (RNG.negative_binomial(0.8, 0.2, N * T).astype(float), None),
@@ -30,7 +37,13 @@ CHOSEN = {
     "rain": ("bernoulli-gamma", r"\d+ % zeros, never negative"),
     "wind": ("lognormal", "always positive, and near zero"),
     "temperature": ("gaussian", "values are negative"),
-    "pressure": ("gaussian", "0 is 1.* standard deviations off the mean"),
+    "pressure": ("gaussian", r"the lowest value is 1\d\d\.\d standard deviations above 0"),
+    "kelvin": ("gaussian", r"the lowest value is \d+\.\d standard deviations above 0"),
+    "summer": ("gaussian", "a temperature, which 0 does not limit"),
+    "t_max": ("gaussian", "a temperature, which 0 does not limit"),
+    "sheltered": ("lognormal", "always positive, and near zero"),
+    "calm": ("bernoulli-gamma", "% zeros, never negative"),
+    "rounded": ("lognormal", "always positive, and near zero"),
     "cloud": ("spiked-beta", "from 0 to 100, .* zeros"),
     "cover": ("spiked-beta", "from 0 to 1, .* zeros"),
     "strikes": ("negative-binomial", "counts whose variance is .* times their mean"),
@@ -56,16 +69,15 @@ def test_chosen_from_the_values(name: str, capsys: pytest.CaptureFixture[str]) -
     kind, reason = CHOSEN[name]
     model = GriddedTNP.for_data(dataset(**{name: VALUES[name]}), **FAST)
     printed = capsys.readouterr().out
+    line = next(line for line in printed.splitlines() if "likelihood" in line)
+    assert line.strip().startswith(f"likelihood     {name} {kind}: ")
+    assert re.search(reason, line)
     if kind == "gaussian":
         assert model.config.likelihood == ()
-        assert "likelihood     Gaussian: a mean and a standard deviation" in printed
         assert model.normaliser.mean[f"s.{name}"] != 0
         return
     assert model.config.likelihood == (Likelihood(kind=kind),)
     assert model.normaliser.mean[f"s.{name}"] == 0
-    line = next(line for line in printed.splitlines() if "likelihood" in line)
-    assert line.strip().startswith(f"likelihood     {name} {kind}: ")
-    assert re.search(reason, line)
     assert f"0 stays 0 for {name}" in printed
 
 
@@ -125,6 +137,60 @@ def test_values_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         GriddedTNP.for_data(dataset(y=values), likelihood=asked, quiet=True, **FAST)
+
+
+WIND = (RNG.normal(0, 3, N * T), "m/s")
+
+
+@pytest.mark.parametrize("names", [("v", "u"), ("v10", "u10"), ("10v", "10u"), ("vas", "uas")])
+def test_the_eastward_component_comes_first(names: tuple[str, str]) -> None:
+    data = dataset(**dict.fromkeys(names, WIND))
+    with pytest.raises(ValueError, match=f"Target '{names[0]}', a northward component, comes bef"):
+        GriddedTNP.for_data(data, likelihood="bivariate-gaussian", quiet=True, **FAST)
+    data = dataset(**dict.fromkeys(reversed(names), WIND))
+    GriddedTNP.for_data(data, likelihood="bivariate-gaussian", quiet=True, **FAST)
+
+
+def test_standard_names_say_which_component_is_which() -> None:
+    field = xr.Dataset(
+        {k: (("time", "lat", "lon"), RNG.normal(size=(4, 5, 6))) for k in ("v", "u", "a", "b")},
+        {"time": pd.date_range("2020", periods=4), "lat": np.arange(5.0), "lon": np.arange(6.0)},
+    )
+    for name, towards in zip("vuab", ("east", "north", "north", "east"), strict=True):
+        field[name].attrs["standard_name"] = f"{towards}ward_wind"
+    options = FAST | {"likelihood": "bivariate-gaussian", "quiet": True}
+    GriddedTNP.for_data(Dataset({"f": field}, target=["f.v", "f.u"]), **options)
+    with pytest.raises(ValueError, match="Target 'a', a northward component, comes before"):
+        GriddedTNP.for_data(Dataset({"f": field}, target=["f.a", "f.b"]), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "tny"}, r"^Unknown size 'tny'; did you mean 'tiny'\?$"),
+        ({"recipe": "quik"}, r"^Unknown recipe 'quik'; did you mean 'quick'\?$"),
+        ({"prior": "krig"}, r"^Unknown prior 'krig'; did you mean 'kriging'\?$"),
+        ({"start": "pretraind"}, r"^Unknown start 'pretraind'; did you mean 'pretrained'\?$"),
+        ({"dim": 0}, r"^dim=0: must be greater than 0\.$"),
+        ({"likelihood": "bivariate-gaussian"}, "^A bivariate-gaussian likelihood is for two targ"),
+    ],
+)
+def test_wrong_options_are_one_sentence(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GriddedTNP.for_data(dataset(y=VALUES["temperature"]), quiet=True, **FAST | options)
+
+
+def test_wrong_likelihoods_are_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"^Unknown kind 'gausian'; did you mean 'gaussian'\?$"):
+        Likelihood(kind="gausian")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^components=1: must be greater than or equal to 2\.$"):
+        Likelihood(kind="quantiles", components=1)
+    with pytest.raises(
+        ValueError, match=r"^A categorical likelihood has no number of classes; giv"
+    ):
+        Likelihood(kind="categorical")
+    with pytest.raises(ValueError, match=r"^Unknown setting 'kin' of Likelihood; leave it out"):
+        Likelihood(kin="gaussian")  # type: ignore[call-arg]
 
 
 def test_values_of_later_parts_are_checked_too() -> None:

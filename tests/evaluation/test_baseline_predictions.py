@@ -117,5 +117,7 @@ def test_points_without_a_feature_are_nan_with_a_warning(fitted: BaselinePredict
 def test_names_and_quantiles_are_checked(fitted: BaselinePredictor) -> None:
     with pytest.raises(ValueError, match=r"^Unknown baseline 'krigging'; did you mean 'kriging'\?"):
         gt.baseline("krigging", small.dataset())
+    with pytest.raises(ValueError, match=r"^Baseline 'kriging' has no training data; give a Data"):
+        gt.baseline("kriging")
     with pytest.raises(ValueError, match=r"^Quantile 2 is not between 0 and 1"):
         fitted.predict(small.dataset().at(NOON), (np.zeros(1), np.zeros(1)), quantiles=[2])

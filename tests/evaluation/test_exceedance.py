@@ -94,6 +94,11 @@ def test_events_without_meaning() -> None:
     found = rainy_evaluation()
     with pytest.raises(ValueError, match=r"threshold=1e.06: no observation of rain is higher"):
         found.exceedance(1e6, "rain")
+    for wrong in ("a", [1]):
+        with pytest.raises(ValueError, match=r"^threshold=.*: must be one number, in the units of"):
+            found.exceedance(wrong, "rain")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^threshold=.*: must be one number, in the units of"):
+            found.reliability(wrong, variable="rain")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="threshold=-1: every observation of rain is higher"):
         found.reliability(-1.0, variable="rain")
     with pytest.raises(ValueError, match="Unknown forecast 'modell' in this evaluation"):

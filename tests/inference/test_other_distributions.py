@@ -14,6 +14,7 @@ import gridtnp as gt
 from gridtnp.recipes import Recipe
 from gridtnp.report import maps
 from gridtnp.report.packing import unpack
+from gridtnp.sources.quality import DataWarning
 
 GRID = gt.latlon_grid(lat=(46, 49), lon=(6, 9), step=0.5)
 SMALL = {"dim": 8, "heads": 2, "layers": 1, "cell": 1.0, "window": (2, 2)}
@@ -90,6 +91,10 @@ def test_thresholds_of_a_normal_variable(
         ({"rian": [1]}, "Unknown target 'rian' in exceed=; did you mean 'rain'"),
         ({"rain": [-1]}, "exceed=-1: rain is always higher, because its values are from 0 to inf"),
         ({"tmax": [np.nan]}, "exceed=nan: a threshold must be a finite number"),
+        (["a"], r"exceed=\['a'\]: must be thresholds in the units of the data, such as \[1, 10\]"),
+        ("rain", "exceed='rain': must be thresholds in the units of the data"),
+        (None, "exceed=None: must be thresholds in the units of the data"),
+        ({"speed": "fast"}, "exceed='fast': must be thresholds in the units of the data"),
     ],
 )
 def test_thresholds_without_meaning(
@@ -97,6 +102,24 @@ def test_thresholds_without_meaning(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         model.predict(parts[2].at("2020-01-20"), at=GRID, exceed=exceed)
+
+
+def test_one_threshold_may_be_a_number(model: gt.GriddedTNP, parts: tuple[gt.Dataset, ...]) -> None:
+    at = parts[2].at("2020-01-20")
+    one = model.predict(at, at=([47.0], [7.0]), exceed={"rain": 5})
+    same = model.predict(at, at=([47.0], [7.0]), exceed={"rain": np.array([5])})
+    assert one["rain_above_5"] == same["rain_above_5"]
+
+
+def test_impossible_observations_are_told(model: gt.GriddedTNP) -> None:
+    rows = table()
+    rows = rows[rows["time"] == "2020-01-20"]
+    rows.loc[rows.index[:3], "rain"] = -1.0
+    message = "^3 observations of rain are outside of 0 to inf, which its likelihood cannot have"
+    with pytest.warns(DataWarning, match=message):
+        model.predict({"s": rows}, at=GRID)
+    with pytest.warns(DataWarning, match=message):
+        model.sample(1, {"s": rows}, at=GRID, subset=4)
 
 
 def test_joint_samples(model: gt.GriddedTNP, parts: tuple[gt.Dataset, ...]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import xarray as xr
 
 import gridtnp as gt
+from gridtnp.pretrain.fields import FieldPrior, draw_at
 
 RNG = np.random.default_rng(0)
 X = RNG.random((60, 2)) * 10
@@ -238,6 +241,102 @@ def test_missing_values_are_left_out_and_counted() -> None:
     with pytest.warns(UserWarning, match="3 of 60 observations are NaN and are left out"):
         found = plain(y=y)
     same(found, plain(X[3:], Y[3:]))
+    y[3] = np.inf
+    with pytest.warns(UserWarning, match="4 of 60 observations are NaN or infinite and are left"):
+        plain(y=y)
+    with pytest.warns(UserWarning, match="1 of 57 observations are infinite and are left out"):
+        plain(X[3:], y[3:])
+
+
+@pytest.mark.parametrize("form", ["table", "xarray"])
+def test_a_time_without_values_is_nan_and_named(form: str) -> None:
+    grid = gt.latlon_grid(lat=(46, 49), lon=(6, 9), step=1)
+    days = xr.Dataset(
+        {"t": (("time", "lat", "lon"), np.random.default_rng(0).normal(size=(2, 4, 4)))},
+        {"time": pd.date_range("2020-01-01", periods=2), "lat": grid["lat"], "lon": grid["lon"]},
+    )
+    days["t"][1] = np.nan
+    given = days if form == "xarray" else days.to_dataframe().reset_index()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = gt.interpolate(given, grid)
+    texts = [str(w.message) for w in told]
+    assert any(re.match("2020-01-02.*: 0 observations are too few", text) for text in texts)
+    assert isinstance(found, xr.Dataset)
+    assert bool(found["t_mean"].isel(time=0).notnull().all())
+    assert bool(found["t_mean"].isel(time=1).isnull().all())
+
+
+@pytest.mark.parametrize("observed", [3, 5, 10])
+def test_intervals_hold_with_few_observations(observed: int) -> None:
+    inside = []
+    for number in range(60):
+        task = draw_at(FieldPrior(), (77, observed, number), 1, observed, 24).task
+        context, target = task.context["observations"], task.target
+        x, y, at, truth = (
+            np.asarray(part[0], float) for part in (context.x, context.y, target.x, target.y)
+        )
+        if len(np.unique(x, axis=0)) > 1:
+            found = plain(x, y[:, 0] - 1e3, at)  # far from zero
+            inside.append((found["q05"] < truth[:, 0] - 1e3) & (truth[:, 0] - 1e3 < found["q95"]))
+    assert 0.84 < np.mean(inside) < 0.95
+
+
+# ---- values that are never negative --------------------------------------------------------------
+
+RAIN = np.maximum(Y, 0)
+
+
+def test_what_is_never_negative_is_not_predicted_so(expected: dict) -> None:
+    found = plain(y=RAIN, quantiles=(0.05, 0.5, 0.95), exceed=[0, 0.5], samples=400)
+    assert min(found[name].min() for name in found) >= 0
+    assert (found["q05"] == 0).any()
+    drawn = np.stack([found[f"sample{i + 1}"] for i in range(400)])
+    assert drawn.min() == 0
+    np.testing.assert_allclose(drawn.mean(0), found["mean"], atol=0.08)
+    np.testing.assert_allclose(drawn.std(0), found["std"], atol=0.08)
+    np.testing.assert_allclose((drawn > 0.5).mean(0), found["above_0.5"], atol=0.1)
+    np.testing.assert_allclose((drawn > 0).mean(0), found["above_0"], atol=0.1)
+    scaled = plain(y=25.4 * RAIN, quantiles=(0.05, 0.5, 0.95), exceed=[0, 12.7])
+    for name in ("mean", "std", "q05", "q50", "q95"):
+        np.testing.assert_allclose(scaled[name], 25.4 * found[name], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(scaled["above_12.7"], found["above_0.5"], atol=1e-4)
+    assert expected["q05"].min() < 0
+    assert (plain(y=RAIN, exceed=-1)["above_-1"] == 1).all()
+
+
+def test_kelvins_and_degrees_are_not_clipped(expected: dict) -> None:
+    far = Y - Y.min() + 2.1 * Y.std()
+    same(plain(y=far), {"q05": expected["q05"] - Y.min() + 2.1 * Y.std()})
+    near = Y - Y.min()
+    assert plain(y=near, value="tmax", quantiles=[0.001])["tmax_q001"].min() < 0
+    assert plain(y=near, value="rain", quantiles=[0.001])["rain_q001"].min() == 0
+
+
+def test_probabilities_have_columns_as_in_predict(tmp_path: Path) -> None:
+    from gridtnp.cli.commands import main
+
+    stations().drop(columns="elevation").to_csv(tmp_path / "obs.csv", index=False)
+    words = ["interpolate", str(tmp_path / "obs.csv"), "--at", "lat=46:49,lon=6:11,step=1"]
+    main([*words, "-o", str(tmp_path / "map.nc"), "--exceed", "10", "0.5"])
+    with xr.open_dataset(tmp_path / "map.nc") as found:
+        assert found["t_above_10"].attrs["long_name"] == "probability of t > 10"
+        assert bool((found["t_above_10"] <= found["t_above_0.5"]).all())
+    with pytest.raises(ValueError, match="exceed='wet': must be thresholds in the units of"):
+        plain(exceed="wet")
+
+
+def test_the_command_names_a_column_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gridtnp.cli.commands import main
+
+    monkeypatch.chdir(tmp_path)
+    stations().to_csv(tmp_path / "places.csv", index=False)
+    stations().assign(rain=1.0).to_csv(tmp_path / "obs.csv", index=False)
+    with pytest.raises(SystemExit):
+        main(["interpolate", str(tmp_path / "obs.csv"), "--at", "places.csv", "-o", "map.csv"])
+    assert "has several: ['t', 'rain']; name it: --value t." in capsys.readouterr().err
 
 
 def test_values_that_often_stand_for_missing_are_named() -> None:
@@ -285,7 +384,9 @@ def test_a_place_without_its_covariate_is_nan_and_said() -> None:
 
 def test_unclear_tables_are_refused() -> None:
     table = stations()
-    with pytest.raises(ValueError, match="the table has several: \\['t', 'u'\\]; name it"):
+    with pytest.raises(
+        ValueError, match=r"the table has several: \['t', 'u'\]; name it: value='t'"
+    ):
         gt.interpolate(table.assign(u=1.0), table)
     with pytest.raises(ValueError, match="Unknown column 'tt'"):
         gt.interpolate(table, table, value="tt")

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.special import stdtrit
 from torch import Tensor
 
 from gridtnp.amortised.network import SOURCE, Encoding, Interpolator
@@ -123,7 +124,7 @@ class Interpolation:
 
         def piece(rows: Int[np.ndarray, " piece"]) -> T:
             target, mean = self.target(x[:, rows], _part(covariates, rows))
-            return read(moved(self.network.decode(self.encoding, target, given), mean))
+            return read(self.moved(self.network.decode(self.encoding, target, given), mean))
 
         pieces = groups(x[0].numpy(), size)
         with torch.no_grad():
@@ -140,12 +141,23 @@ class Interpolation:
         features = self.regression.standardised(covariates)
         return PointSet(x, features=features), self.regression.predict(covariates)
 
+    def moved(self, distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
+        """Shifted by a number for every point, as wide as few observations need; without outputs.
 
-def moved(distribution: NormalMixture, by: Tensor | float) -> NormalMixture:
-    """Shifted by a number for every point; without the axis of outputs."""
-    shift = by[..., None] if isinstance(by, Tensor) else by
-    loc, scale = distribution.loc[:, :, 0] + shift, distribution.scale[:, :, 0]
-    return NormalMixture(distribution.log_weight[:, :, 0], loc, scale)
+        An amplitude from n observations has n - 1 degrees of freedom, less one per covariate: 90 %
+        intervals are those of Student's t.
+        """
+        coefficients = 0 if self.regression is None else self.regression.scale.shape[-1]
+        freedom = self.encoding.mask.sum(1) - 1 - coefficients
+        quantile = torch.from_numpy(stdtrit(freedom.clamp_min(1).double().numpy(), 0.95))
+        factor = (2 * quantile / WIDTH)[:, None, None]
+        loc, mean = distribution.loc[:, :, 0], distribution.mean
+        shift = by[..., None] if isinstance(by, Tensor) else by
+        return NormalMixture(
+            distribution.log_weight[:, :, 0],
+            mean + factor * (loc - mean) + shift,
+            factor * distribution.scale[:, :, 0],
+        )
 
 
 def mean_and_interval_std(

@@ -30,6 +30,14 @@ from gridtnp.tasks.specification import TaskSpec
 KM_PER_HOUR = 36.0
 """Length of an hour in distances: weather moves at about 10 m/s."""
 KELVIN, CELSIUS = ("K", "kelvin", "Kelvin"), ("degC", "°C", "celsius", "Celsius", "C", "deg_C")
+QUANTITIES = {
+    **dict.fromkeys(("t", "2t", "tas", "temp", "temperature", "air_temperature"), "t2m"),
+    **dict.fromkeys(("2d", "td", "dewpoint", "dew_point", "dew_point_temperature"), "d2m"),
+    **dict.fromkeys(("mslp", "slp", "psl", "mean_sea_level_pressure"), "msl"),
+    **{f"{c}{end}": f"{c}10" for c in "uv" for end in ("", "as")},
+    **{f"10{c}": f"{c}10" for c in "uv"},
+}
+"""Variables near the ground by other common names."""
 Forecast = tuple[Float[np.ndarray, "m dy"], Float[np.ndarray, "m dy"] | None]
 """Means, NaN where unknown, and standard deviations if the baseline predicts them."""
 
@@ -276,9 +284,9 @@ def _gridded(data: Dataset, spec: TaskSpec, target: str, named: str | None) -> G
         key = named if "." in named else f"{named}.{target}"
         require_known(key, fields, "gridded variable")
     else:
-        same = ALIASES.get(target, target)
         names = {key: key.partition(".")[2] for key in others}
-        found = [key for key, name in names.items() if ALIASES.get(name, name) == same]
+        found = [key for key, name in names.items() if name == target]
+        found += [key for key, name in names.items() if _quantity(name) == _quantity(target)]
         if not found:
             raise ValueError(
                 f"No gridded variable is called {target!r} for baseline 'bilinear'; name one of "
@@ -288,6 +296,11 @@ def _gridded(data: Dataset, spec: TaskSpec, target: str, named: str | None) -> G
     units = data.sources[fields[key].source].variable(key.partition(".")[2]).units
     wanted = data.sources[spec.target_source].variable(target).units
     return replace(fields[key], offset=_offset(key, units, target, wanted))
+
+
+def _quantity(name: str) -> str:
+    """One name for variables of the same kind."""
+    return QUANTITIES.get(name.lower(), ALIASES.get(name, name))
 
 
 def _offset(key: str, units: str | None, target: str, wanted: str | None) -> float:

@@ -26,7 +26,7 @@ from gridtnp.cli.wind import wind_components
 from gridtnp.config import Part
 from gridtnp.data.dataset import Dataset
 from gridtnp.design.models import SIZES, ModelOptions
-from gridtnp.errors import require_known
+from gridtnp.errors import explain, require_known
 from gridtnp.files import write_text
 from gridtnp.recipes import Recipe, read_recipe, recipe
 from gridtnp.sources.reading import Data, open_data
@@ -179,11 +179,11 @@ def read_experiment(path: str | os.PathLike[str], overrides: Sequence[str] = ())
     try:
         experiment = Experiment.model_validate(values)
     except ValidationError as error:
-        raise ValueError(_explain(error, str(place))) from None
+        raise ValueError(explain(error, str(place))) from None
     try:
         experiment.train.recipe_for(experiment.model)
     except ValidationError as error:
-        raise ValueError(_explain(error, str(place), "train.")) from None
+        raise ValueError(explain(error, str(place), "train.")) from None
     data = experiment.data
     known = set(data.sources)
     sources = {name: _absolute(place, where) for name, where in data.sources.items()}
@@ -248,17 +248,6 @@ def _require_keys(values: Mapping[str, Any], of: type[BaseModel], where: str) ->
             if not isinstance(value, Mapping):
                 raise ValueError(f"{name} in {where} is {value!r}: must hold keys and values.")
             _require_keys(value, inner, f"{name} of {where}")
-
-
-def _explain(error: ValidationError, where: str, section: str = "") -> str:
-    """The first of pydantic's errors as one sentence."""
-    first = error.errors()[0]
-    key = section + ".".join(str(part) for part in first["loc"] if isinstance(part, str))
-    if first["type"] == "missing":
-        return f"{where} has no key {key!r}; add it."
-    if first["type"] == "value_error":  # raised by a validator of the library
-        return f"{key} in {where}: {first['msg'].removeprefix('Value error, ')}"
-    return f"{key} in {where} is {first['input']!r}: {first['msg']}."
 
 
 def _absolute(place: Path, where: str) -> str:

@@ -15,13 +15,18 @@ import numpy as np
 from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
+from gridtnp.design.models import ModelOptions
 from gridtnp.errors import require_known
 from gridtnp.sources.quality import Note
 from gridtnp.sources.reading import open_data, read_source
 from gridtnp.sources.source import Panel, Source
+from gridtnp.sources.times import duration
 
 FEW_STATIONS = 20
+FEW_TIMES = 20
+"""Fewer leave no time for validation after a gap."""
 DAY = np.timedelta64(1, "D")
+UNITS = {name: duration(f"1{name}") for name in ("D", "h", "min", "s", "ms")}
 ELEVATION = ("elevation", "altitude", "height", "elev", "alt")
 """Names of columns that hold the height of a station."""
 SHOWN = 8
@@ -103,8 +108,11 @@ def first_experiment(
         features=features,
         wind=winds,
     )
-    experiment = Experiment(data=data, split=split)
-    return experiment, tuple(reasons)
+    model = ModelOptions()
+    if winds and target is None:
+        model = ModelOptions(likelihood="bivariate-gaussian")
+        reasons.append("likelihood bivariate-gaussian: u and v are correlated")
+    return Experiment(data=data, split=split, model=model), tuple(reasons)
 
 
 def _parse_wind(text: str, sources: Mapping[str, Source]) -> dict[str, tuple[str, str]]:
@@ -157,13 +165,15 @@ def _split(source: Source, reasons: list[str]) -> Split:
 
 
 def _gap(times: np.ndarray) -> str:
-    """A time after which weather is another one, and at least a step; none for short data."""
+    """A time after which weather is another one, or else a step; none for a few times."""
     step = np.median(np.diff(times))
     days = max(7, int(np.ceil(step / DAY)))
     for choice in (f"{days}D", "1D"):
         if np.timedelta64(int(choice[:-1]), "D") <= (times[-1] - times[0]) / 50:
             return choice
-    return "0h"
+    if len(times) < FEW_TIMES:
+        return "0h"
+    return next(f"{int(step / unit)}{name}" for name, unit in UNITS.items() if not step % unit)
 
 
 def _features(source: Source) -> tuple[str, ...]:

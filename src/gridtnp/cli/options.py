@@ -53,6 +53,14 @@ At = Annotated[
 Times = Annotated[
     list[str] | None, Parameter(consume_multiple=True, negative="", help="Times to predict at.")
 ]
+Thresholds = Annotated[
+    tuple[float, ...],
+    Parameter(
+        consume_multiple=True,
+        negative="",
+        help="Thresholds whose probability of being exceeded to predict.",
+    ),
+]
 Out = Annotated[Path, Parameter(name=["--output", "-o"], help="File to write.")]
 Overwrite = Annotated[bool, Parameter(negative="", help="Replace an existing file.")]
 

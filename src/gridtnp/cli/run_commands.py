@@ -29,6 +29,7 @@ from gridtnp.cli.options import (
     Overwrite,
     Run,
     StaticFields,
+    Thresholds,
     Times,
     print_record,
 )
@@ -47,14 +48,7 @@ def predict(
         0.05,
         0.95,
     ),
-    exceed: Annotated[
-        tuple[float, ...],
-        Parameter(
-            consume_multiple=True,
-            negative="",
-            help="Thresholds whose probability of being exceeded to predict.",
-        ),
-    ] = (),
+    exceed: Thresholds = (),
     derive: Annotated[
         tuple[str, ...],
         Parameter(
@@ -242,6 +236,7 @@ def interpolate(
         0.05,
         0.95,
     ),
+    exceed: Thresholds = (),
     samples: Annotated[int, Parameter(help="Number of joint samples.")] = 0,
     seed: int = 0,
     plot: Annotated[
@@ -267,6 +262,7 @@ def interpolate(
         covariates=read_covariates(covariates),
         error=error,
         quantiles=quantiles,
+        exceed=exceed,
         samples=samples,
         seed=seed,
     )

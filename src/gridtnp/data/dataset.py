@@ -38,8 +38,9 @@ class Dataset:
     `units` are those that the data lack. `na_values` are numbers or texts that stand for missing,
     and `crs` are the projections of sources whose coordinates are not in degrees, by source, as
     EPSG codes for example. `error` is the standard deviation of reading errors, in the units of the
-    variable: a number, or the name of a column, by `"source"` or `"source.variable"`. A field with
-    more than `memory` bytes of values, and Parquet files of a larger table, are read lazily.
+    variable: a number, or the name of a column, by `"source"` or `"source.variable"`, or alone if
+    there is one source. A field with more than `memory` bytes of values, and Parquet files of a
+    larger table, are read lazily.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Dataset:
         units: Mapping[str, str] | None = None,
         na_values: Sequence[float | str] = (),
         crs: Mapping[str, str] | None = None,
-        error: Mapping[str, float | str] | None = None,
+        error: Mapping[str, float | str] | float | str | None = None,
         memory: int = 2**30,
     ) -> None:
         if not sources:
@@ -71,7 +72,7 @@ class Dataset:
             system = (crs or {}).get(name)
             self.sources[name], found = read_source(name, data, memory, na_values, system)
             notes += found
-        self.errors = read_errors(self.sources, error or {})
+        self.errors = read_errors(self.sources, error)
         self._set_units(units or {})
         self.target_source, self.target_names = self._resolve(target, notes)
         self.computed = tuple(features)

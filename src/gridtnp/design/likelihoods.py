@@ -8,20 +8,18 @@ from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import ndtr
 
 from gridtnp.data.dataset import Dataset
 from gridtnp.data.normalisation import RUN, pieces
-from gridtnp.distributions.kinds import Kind, Likelihood
+from gridtnp.distributions.kinds import Kind, Likelihood, second_of_pairs
 from gridtnp.errors import require_known
+from gridtnp.sources.source import NEAR_ZERO, Variable
 from gridtnp.tasks.specification import TaskSpec
 
 Asked = str | Likelihood | Mapping[str, str | Likelihood] | None
 """What was asked for: one likelihood for all targets, or some by the name of the target."""
 RANGES: dict[str, float] = {"%": 100.0, "percent": 100.0, "1": 1.0, "fraction": 1.0, "okta": 8.0}
 """Units of variables with an upper limit, and the limit."""
-NEAR_ZERO = 0.01
-"""A Gaussian is not for values that cannot be negative, if more than this share of it would be."""
 MAX_COUNT = 1000
 """Higher whole numbers are not modelled as counts, unless asked for."""
 ENDS = 0.005
@@ -67,8 +65,20 @@ class Values:
     @property
     def limit(self) -> float:
         """The upper limit of a fraction: 1, 100 or 8, by its units or its values."""
-        known = RANGES.get((self.units or "").lower().rstrip("s"))
-        return known or (1.0 if self.high <= 1 else 100.0)
+        return RANGES.get(self._units) or (1.0 if self.high <= 1 else 100.0)
+
+    @property
+    def is_fraction(self) -> bool:
+        ends = self.high == 1 and min(self.zeros, self.ones) >= ENDS
+        return self.high <= self.limit and (self._units in RANGES or ends)
+
+    @property
+    def is_temperature(self) -> bool:
+        return Variable(self.name.partition(".")[2], self.units).in_degrees
+
+    @property
+    def _units(self) -> str:
+        return (self.units or "").lower().rstrip("s")
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,7 @@ def choose_likelihoods(train: Dataset, spec: TaskSpec, asked: Asked) -> dict[str
             likelihood, reason = _completed(given, values), "as given"
             require_possible(likelihood, values)
         found[name] = Choice(likelihood, reason, _scale(likelihood, values))
+    _require_order(train.target, [choice.likelihood for choice in found.values()])
     return found
 
 
@@ -151,6 +162,27 @@ def require_possible(likelihood: Likelihood, values: Values) -> None:
         )
 
 
+def _require_order(targets: Sequence[Variable], likelihoods: Sequence[Likelihood]) -> None:
+    """Raise if the northward component of a pair comes before the eastward one."""
+    for i, is_second in enumerate(second_of_pairs(likelihoods)):
+        if is_second and _north_first(*targets[i - 1 : i + 1]):
+            north, east = (target.name for target in targets[i - 1 : i + 1])
+            raise ValueError(
+                f"Target {north!r}, a northward component, comes before the eastward {east!r}; "
+                "swap them in target=."
+            )
+
+
+def _north_first(first: Variable, second: Variable) -> bool:
+    """By CF standard names, or by names that differ by v and u."""
+    a, b = (str(v.attributes.get("standard_name", v.name)).lower() for v in (first, second))
+    if a.startswith("northward"):
+        return b.startswith("eastward")
+    return len(a) == len(b) and {(x, y) for x, y in zip(a, b, strict=True) if x != y} == {
+        ("v", "u")
+    }
+
+
 def _by_target(spec: TaskSpec, asked: Asked) -> dict[str, str | Likelihood]:
     if not isinstance(asked, Mapping):
         return {} if asked is None else dict.fromkeys(spec.target, asked)
@@ -177,15 +209,15 @@ def _automatic(values: Values) -> tuple[Kind, str]:
         return "gaussian", f"{values.negative:,} values are negative"
     if values.integer and values.high == 1:
         return "bernoulli", f"only 0 and 1, of which {ones} are 1"
-    known = (values.units or "").lower().rstrip("s") in RANGES
-    ends = values.high == 1 and min(values.zeros, values.ones) >= ENDS
-    if values.high <= values.limit and (known or ends):
+    if values.is_fraction:
         return "spiked-beta", f"from 0 to {values.limit:g}, {zeros} zeros"
-    below = float(ndtr(-values.mean / values.std))
-    if below < NEAR_ZERO:
-        return "gaussian", f"0 is {values.mean / values.std:.1f} standard deviations off the mean"
-    if values.integer and values.units is None and values.high <= MAX_COUNT:
-        ratio = values.std**2 / values.mean
+    if values.is_temperature:
+        return "gaussian", "a temperature, which 0 does not limit"
+    off = values.low / values.std
+    if off >= NEAR_ZERO:
+        return "gaussian", f"the lowest value is {off:.1f} standard deviations above 0"
+    ratio = values.std**2 / values.mean
+    if values.integer and values.units is None and values.high <= MAX_COUNT and ratio > 0.8:
         kind: Literal["poisson", "negative-binomial"] = "poisson"
         if ratio > 1.2:
             kind = "negative-binomial"
@@ -205,8 +237,6 @@ def _scale(likelihood: Likelihood, values: Values) -> float | None:
 
 def describe(choices: Mapping[str, Choice]) -> list[tuple[str, str, str]]:
     """Rows of a design: what was chosen for which target, and why."""
-    if all(choice.likelihood.kind == "gaussian" for choice in choices.values()):
-        return [("likelihood", "Gaussian", "a mean and a standard deviation for every target")]
     return [
         ("likelihood", f"{name.partition('.')[2]} {choice.likelihood.kind}", choice.reason)
         for name, choice in choices.items()

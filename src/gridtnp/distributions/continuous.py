@@ -125,6 +125,15 @@ class NormalMixture(Marginal):
         deviation = self.loc - self.mean[..., None]
         return (self.weight * (self.scale**2 + deviation**2)).sum(-1)
 
+    def positive_part(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of max(Y, 0)."""
+        z = self.loc / self.scale
+        above, density = torch.special.ndtr(z), torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+        mean = (self.weight * (self.loc * above + self.scale * density)).sum(-1).clamp_min(0.0)
+        square = (self.loc**2 + self.scale**2) * above + self.loc * self.scale * density
+        variance = (self.weight * square).sum(-1) - mean**2
+        return mean, variance.clamp_min(0.0).sqrt()
+
     def log_prob(self, value: Tensor) -> Tensor:
         z = (value[..., None] - self.loc) / self.scale
         log = -0.5 * z**2 - self.scale.log() - 0.5 * math.log(2 * math.pi)

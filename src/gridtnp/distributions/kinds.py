@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gridtnp.errors import in_sentences
+
 Kind = Literal[
     "gaussian",
     "bivariate-gaussian",
@@ -27,6 +29,7 @@ COMPONENTS = {"normal-mixture": 3, "quantiles": 15, "categorical": 0}
 """Likelihoods with components, and the default number of them."""
 
 
+@in_sentences
 class Likelihood(BaseModel):
     """The distribution of an output (docs/likelihoods.md).
 

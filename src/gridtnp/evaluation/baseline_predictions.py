@@ -16,7 +16,13 @@ import numpy as np
 
 from gridtnp.baselines.interpolation import Points, RawTask, observed_targets
 from gridtnp.data.dataset import Dataset
-from gridtnp.evaluation.baselines import BaselineTraining, FittedBaseline, fit_baseline
+from gridtnp.errors import require_known
+from gridtnp.evaluation.baselines import (
+    BASELINES,
+    BaselineTraining,
+    FittedBaseline,
+    fit_baseline,
+)
 from gridtnp.evaluation.scores import Forecasts
 from gridtnp.inference.conditioning import Conditioning
 from gridtnp.inference.context_reader import ContextReader, Static
@@ -44,13 +50,23 @@ class HasSpec(Protocol):
 
 
 def baseline(
-    name: str, train: Dataset, *, like: HasSpec | TaskSpec | None = None, seed: int = 0
+    name: str,
+    train: Dataset | None = None,
+    *,
+    like: HasSpec | TaskSpec | None = None,
+    seed: int = 0,
 ) -> BaselinePredictor:
     """Fit a baseline of `evaluate` to training data, to predict with it.
 
     `like` is a model, or its `spec`, with the same tasks (context sets, time windows, lead); by
     default a task has all sources at one time.
     """
+    require_known(name.partition(":")[0], BASELINES, "baseline")
+    if not isinstance(train, Dataset):
+        raise ValueError(
+            f"Baseline {name!r} has no training data; give a Dataset, such as the training part of "
+            f"a split: gt.baseline({name!r}, train)."
+        )
     spec = TaskSpec.of(train) if like is None else like if isinstance(like, TaskSpec) else like.spec
     data = spec.aligned(train)
     return BaselinePredictor(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,10 +180,14 @@ class Evaluation:
         """How often a variable was above a threshold, by the probability that was predicted."""
         require_known(forecast, self.forecasts, "forecast", "in this evaluation")
         v = self.index(variable)
-        chance = self.of(forecast, v).exceedance(threshold)
-        return exceedance.reliability(chance, self._event(threshold, v))
+        event = self._event(threshold, v)
+        return exceedance.reliability(self.of(forecast, v).exceedance(threshold), event)
 
     def _event(self, threshold: float, v: int) -> Bool[np.ndarray, " n"]:
+        if not isinstance(threshold, Real):
+            raise ValueError(
+                f"threshold={threshold!r}: must be one number, in the units of the data."
+            )
         event = self.observed[:, v] > threshold
         if not event.any() or event.all():
             name, which = list(self.variables)[v], "every" if event.all() else "no"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,13 +39,15 @@ class Conditioning:
     """The context sets of one task, as a batch of one, and their locations as unit vectors.
 
     `dropped` observations are outside of the model's grid; `absent` gridded sources are in the
-    data, but not at the time of the task.
+    data, but not at the time of the task. `impossible` counts observations of target variables that
+    their likelihood cannot have.
     """
 
     context: dict[str, PointSet]
     places: dict[str, Float[np.ndarray, "n 3"]]
     dropped: int = 0
     absent: tuple[str, ...] = ()
+    impossible: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -84,6 +86,7 @@ class Unusable:
     empty: list[str] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
     counted: set[TaskTime] = field(default_factory=set)
+    impossible: Counter[str] = field(default_factory=Counter)
 
     def count(self, task_time: TaskTime, found: Conditioning) -> None:
         """Of the context of a task, once."""
@@ -91,6 +94,7 @@ class Unusable:
             return
         self.counted.add(task_time)
         self.observations += found.dropped
+        self.impossible.update(found.impossible)
         time = "all" if task_time is None else show(task_time)
         if found.empty:
             self.empty.append(time)
@@ -110,6 +114,7 @@ class Unusable:
                 for name in {**self.absent, **other.absent}
             },
             self.counted | other.counted,
+            self.impossible + other.impossible,
         )
 
     def require_points(self, grid: Grid | None, statics: tuple[str, ...]) -> None:
@@ -134,6 +139,10 @@ class Unusable:
         found += [
             f"{name} has no field at {_first_of(times)}, so the model predicts without it"
             for name, times in self.absent.items()
+        ]
+        found += [
+            f"{count:,} observations of {what}, which its likelihood cannot have"
+            for what, count in self.impossible.items()
         ]
         if found:
             warn_data(f"{'; '.join(found)}.", stacklevel)
@@ -231,6 +240,7 @@ class Conditioner:
 
     def _read(self, task_time: TaskTime) -> Conditioning:
         context, places, dropped = {}, {}, 0
+        impossible: dict[str, int] = {}
         for name, observed in self.reader.observations(task_time).items():
             variables = self.reader.variables[name]
             source, rows = variables.source, observed.rows
@@ -243,7 +253,19 @@ class Conditioner:
             location = source.places(rows)
             context[name] = points.to(self.model.device)
             places[name] = unit_vectors(source.lat[location], source.lon[location])
-        return Conditioning(context, places, dropped, self._absent(places))
+            if source.name == self.spec.target_source:
+                impossible |= self._impossible(variables.variables, observed.values)
+        return Conditioning(context, places, dropped, self._absent(places), impossible)
+
+    def _impossible(self, names: tuple[str, ...], values: np.ndarray) -> dict[str, int]:
+        """The number of values outside of the limits of their variable, with these in words."""
+        found = {}
+        for name, (low, high) in self.model.limits.items():
+            own = values[:, names.index(name)] if name in names else values[:0, 0]
+            count = int(((own < low) | (own > high)).sum())
+            if count:
+                found[f"{name} are outside of {low:g} to {high:g}"] = count
+        return found
 
     def _absent(self, places: Mapping[str, np.ndarray]) -> tuple[str, ...]:
         """Gridded sources of which nothing is in the context."""

@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -127,6 +128,17 @@ def with_times(answer: xr.Dataset, reader: ContextReader, *, timed: bool) -> xr.
         answer = answer.assign_coords(init_time=init)
         answer.attrs["lead_time"] = spec.lead
     return answer
+
+
+def read_levels(exceed: Any) -> tuple[float, ...]:
+    """The thresholds of a variable: some numbers, or one."""
+    levels = exceed.tolist() if isinstance(exceed, np.ndarray) else exceed
+    levels = [levels] if isinstance(levels, Real) else levels
+    if not isinstance(levels, list | tuple) or not all(isinstance(t, Real) for t in levels):
+        raise ValueError(
+            f"exceed={exceed!r}: must be thresholds in the units of the data, such as [1, 10]."
+        )
+    return cast(tuple[float, ...], tuple(levels))
 
 
 def above(threshold: float) -> str:

@@ -17,12 +17,11 @@ import torch
 from torch.distributions import Distribution
 
 from gridtnp.contents import ModelContents
-from gridtnp.distributions.kinds import limits as kind_limits
 from gridtnp.distributions.marginals import outputs_of
 from gridtnp.errors import require_known
 from gridtnp.inference.conditioning import Conditioner, Context, Unusable
 from gridtnp.inference.context_reader import ContextReader, Static
-from gridtnp.inference.forecasts import Advance, Forecaster, above
+from gridtnp.inference.forecasts import Advance, Forecaster, above, read_levels
 from gridtnp.inference.queries import Answer, Places, Query, column
 from gridtnp.inference.regions import Regions
 from gridtnp.inference.running import Output, answer_query
@@ -35,7 +34,7 @@ from gridtnp.tasks.specification import TaskSpec
 
 CHUNK = 8 * PIECE
 """Points assembled and decoded at once."""
-Exceed = Sequence[float] | Mapping[str, Sequence[float]]
+Exceed = float | Sequence[float] | Mapping[str, float | Sequence[float]]
 """Thresholds whose probability of being exceeded is asked for, by variable if there are several."""
 
 
@@ -157,10 +156,10 @@ def predict(
     require_quantiles(model.spec, quantiles)
     fast = ()
     if isinstance(exceed, Mapping) and "speed" not in model.spec.target_names:
-        fast = exceed.get("speed", ())
+        fast = read_levels(exceed.get("speed", ()))
         exceed = {name: levels for name, levels in exceed.items() if name != "speed"}
     wind = Wind.of(model, derive, quantiles, fast)
-    wanted = thresholds(model.spec, exceed, _limits(model))
+    wanted = thresholds(model.spec, exceed, model.limits)
     conditioner = Conditioner.of(model, context, static)
     step = -(-chunk // PIECE) * PIECE  # whole pieces, so that chunks do not change the numbers
     forecaster = ModelForecaster(tuple(quantiles), wanted, conditioner, step, wind)
@@ -181,13 +180,15 @@ def thresholds(
     `limits` are the lowest and the highest possible value.
     """
     if not isinstance(exceed, Mapping):
-        if exceed and len(spec.target) > 1:
+        levels = list(read_levels(exceed))
+        if levels and len(spec.target) > 1:
             raise ValueError(
-                f"exceed={list(exceed)} does not say which of {list(spec.target_names)}; give "
-                f"exceed={{{spec.target_names[0]!r}: {list(exceed)}}}."
+                f"exceed={levels} does not say which of {list(spec.target_names)}; give "
+                f"exceed={{{spec.target_names[0]!r}: {levels}}}."
             )
-        exceed = {spec.target_names[0]: exceed}
-    for name, levels in exceed.items():
+        exceed = {spec.target_names[0]: levels}
+    wanted = {name: read_levels(levels) for name, levels in exceed.items()}
+    for name, levels in wanted.items():
         require_known(name, spec.target_names, "target", "in exceed=")
         low, high = (limits or {}).get(name, (-np.inf, np.inf))
         for level in levels:
@@ -199,17 +200,7 @@ def thresholds(
                     f"exceed={level:g}: {name} is {certain} higher, because its values are from "
                     f"{low:g} to {high:g}; give a threshold between them."
                 )
-    return {name: tuple(exceed.get(name, ())) for name in spec.target_names}
-
-
-def _limits(model: ModelContents) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest possible value of every target, in the units of the data."""
-    if not model.config.likelihood:
-        return {}
-    ends = np.array([kind_limits(one) for one in model.config.likelihood]).T
-    low, high = (model.normaliser.restore(model.spec.target, end[None])[0] for end in ends)
-    pairs = zip(model.spec.target_names, low.tolist(), high.tolist(), strict=True)
-    return {name: (a, b) for name, a, b in pairs}
+    return {name: wanted.get(name, ()) for name in spec.target_names}
 
 
 def _chance(model: ModelContents, predicted: Distribution, output: int, level: float) -> np.ndarray:

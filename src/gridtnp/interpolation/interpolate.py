@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import xarray as xr
 
 from gridtnp.amortised.predictor import Interpolation
 from gridtnp.distributions.continuous import NormalMixture
+from gridtnp.inference.forecasts import above, read_levels
 from gridtnp.inference.queries import Answer, Query, column
 from gridtnp.interpolation.joint import sample
 from gridtnp.interpolation.places import (
@@ -27,6 +28,7 @@ from gridtnp.interpolation.places import (
     read_places,
 )
 from gridtnp.sources.quality import sentinels
+from gridtnp.sources.source import NEAR_ZERO, Variable
 from gridtnp.sources.times import show
 
 FEWEST = 3
@@ -41,6 +43,7 @@ def interpolate(
     covariates: Covariates = None,
     error: Errors = None,
     quantiles: Sequence[float] = (0.05, 0.95),
+    exceed: float | Sequence[float] = (),
     samples: int = 0,
     seed: int = 0,
 ) -> Answer:
@@ -49,7 +52,9 @@ def interpolate(
     `observations` is a table or xarray dataset with latitudes and longitudes in degrees, or with x
     and y, and one variable (or `value=` names it); or a tuple of arrays: places (n, 2) and values.
     `at` is a table, an xarray grid, a tuple (lat, lon), or an array like the places. The answer has
-    its form, with the columns `<variable>_mean`, `_std` and quantiles such as `_q05`.
+    its form, with the columns `<variable>_mean`, `_std`, quantiles such as `_q05` and probabilities
+    of more than the thresholds `exceed`, such as `_above_1`. Values that are never negative and
+    near zero are predicted so (docs/interpolate.md).
 
     If observations have times, each is interpolated by itself; the answer is at the times of `at`,
     or at all of them. `covariates` are names of columns of both, a field on a latitude-longitude
@@ -59,17 +64,25 @@ def interpolate(
     """
     if samples < 0:
         raise ValueError(f"samples={samples}: must be the number of samples, from 0 on.")
+    levels = read_levels(exceed)
     observed = read_observations(observations, value, covariates, error)
     query, places = read_places(at, observed)
     known = read_covariates(covariates, observed, query)
     here, there = (None, None) if known is None else known
     usable = _usable(observed, here)
-    times = None if observed.time is None else np.unique(observed.time[usable])
+    times = None
+    if observed.time is not None:
+        empty = observed.time[:0] if observed.empty is None else observed.empty
+        times = np.union1d(observed.time, empty)
     if times is not None and len(times) > 1 and query.time is None:
         query = query.at_times(times)
         places = np.tile(places, (len(times), 1))
         there = None if there is None else np.tile(there, (len(times), 1))
-    names = {what: _column(observed.name, what) for what in ("mean", "std", *quantiles)}
+    statistics = _Statistics(tuple(quantiles), levels, _is_positive(observed, usable))
+    names = {
+        what: _column(observed.name, what)
+        for what in ("mean", "std", *quantiles, *map(above, levels))
+    }
     drawn = [_column(observed.name, f"sample{i + 1}") for i in range(samples)]
     columns = {name: np.full(len(places), np.nan) for name in (*names.values(), *drawn)}
     answered = _answered(there, len(places))
@@ -89,22 +102,44 @@ def interpolate(
         )
         x = _tensor(places[targets])
         extra = None if there is None else _tensor(there[targets])
-        for piece, numbers in found.at(x, extra, partial(_numbers, quantiles)):
+        for piece, numbers in found.at(x, extra, statistics.of):
             for name, values in zip(names.values(), numbers, strict=True):
                 columns[name][targets[piece]] = values
         if samples:
-            fields = sample(found, samples, x, extra, seed=seed)[:, 0].numpy()
+            fields = statistics.clip(sample(found, samples, x, extra, seed=seed)[:, 0]).numpy()
             for name, values in zip(drawn, fields, strict=True):
                 columns[name][targets] = values
     return _answer(query, observed, columns, drawn)
 
 
-def _numbers(quantiles: Sequence[float], distribution: NormalMixture) -> list[np.ndarray]:
-    """Mean, standard deviation and quantiles of a batch of one."""
-    mean = distribution.mean
-    levels = [torch.tensor(q, dtype=mean.dtype).expand(mean.shape) for q in quantiles]
-    found = [mean, distribution.stddev, *map(distribution.icdf, levels)]
-    return [part[0].numpy() for part in found]
+@dataclass(frozen=True)
+class _Statistics:
+    """What is answered of a predicted variable Y, or of max(Y, 0) if it is `positive`."""
+
+    quantiles: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    positive: bool
+
+    def of(self, y: NormalMixture) -> list[np.ndarray]:
+        """Mean, standard deviation, quantiles and probabilities of a batch of one."""
+        mean, std = y.positive_part() if self.positive else (y.mean, y.stddev)
+        levels = [torch.full_like(mean, q) for q in self.quantiles]
+        found = [mean, std, *(self.clip(y.icdf(level)) for level in levels)]
+        for threshold in self.thresholds:
+            certain = self.positive and threshold < 0
+            chance = 1 - y.cdf(torch.full_like(mean, threshold))
+            found.append(torch.ones_like(mean) if certain else chance)
+        return [part[0].numpy() for part in found]
+
+    def clip(self, y: torch.Tensor) -> torch.Tensor:
+        return y.clamp_min(0.0) if self.positive else y
+
+
+def _is_positive(observed: Observed, usable: np.ndarray) -> bool:
+    """Whether the values are never negative and near zero, as those of rain."""
+    y = observed.values[usable]
+    variable = Variable(observed.name, observed.attributes.get("units"))
+    return bool(len(y) and 0 <= y.min() < NEAR_ZERO * y.std()) and not variable.in_degrees
 
 
 def _column(name: str, what: str | float) -> str:
@@ -121,7 +156,10 @@ def _usable(observed: Observed, covariates: np.ndarray | None) -> np.ndarray:
         raise ValueError("Some observations have no place (NaN); drop them.")
     usable = np.isfinite(observed.values)
     if len(usable) and not usable.all():
-        text = f"{(~usable).sum()} of {len(usable)} observations are NaN and are left out."
+        lost = observed.values[~usable]
+        kinds = {"NaN": np.isnan(lost), "infinite": np.isinf(lost)}
+        what = " or ".join(kind for kind, found in kinds.items() if found.any())
+        text = f"{len(lost)} of {len(usable)} observations are {what} and are left out."
         warnings.warn(text, stacklevel=3)
     notes = sentinels("", observed.name or "the value", observed.values[usable])
     if notes:
@@ -200,6 +238,11 @@ def _answer(
     query: Query, observed: Observed, columns: dict[str, np.ndarray], drawn: list[str]
 ) -> Answer:
     attributes = {name: dict(observed.attributes) for name in columns}
+    for name in columns:
+        if "above_" in name:
+            threshold = name.rpartition("above_")[2]
+            text = f"probability of {observed.name or 'the value'} > {threshold}"
+            attributes[name] = {"long_name": text, "units": "1"}
     found = query.answer(columns, attributes)
     if isinstance(found, xr.Dataset) and drawn:
         joined = xr.concat([found[name] for name in drawn], "sample").rename(

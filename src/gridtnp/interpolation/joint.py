@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gridtnp.amortised.posterior import ExactPosterior, observed_covariance
-from gridtnp.amortised.predictor import Interpolation, moved
+from gridtnp.amortised.predictor import Interpolation
 from gridtnp.amortised.process import Places, Shape, covariance, stable_root
 
 MOST = 2048
@@ -57,7 +57,7 @@ def sample(
     drawn += places.noise.sqrt() * torch.randn(drawn.shape, generator=generator, dtype=drawn.dtype)
     mean, rest = ExactPosterior.of(e.observed, e.y, e.mask, e.constants.shape).predict(places)
     chance = torch.special.ndtr((drawn - mean) / (rest + places.noise).sqrt())
-    marginal = moved(network.corrected(e, tokens, places, mean, rest), trend)
+    marginal = given.moved(network.corrected(e, tokens, places, mean, rest), trend)
     return marginal.icdf(chance.clamp(1e-6, 1 - 1e-6))
 
 

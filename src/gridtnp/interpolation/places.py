@@ -55,6 +55,8 @@ class Observed:
     sphere: Sphere | None
     table: pd.DataFrame | None
     error: Float[np.ndarray, " n"] | None = None
+    empty: Shaped[np.ndarray, " t"] | None = None
+    """Times of which there is no value at all."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,14 @@ def read_observations(
         found = _arrays(observations, value)
         return replace(found, error=_errors(error, found.values, None))
     attributes: dict[str, Any] = {}
+    times = None
     if isinstance(observations, xr.DataArray):
         observations = observations.to_dataset(name=observations.name or value or "value")
     if isinstance(observations, xr.Dataset):
         attributes = {str(k): dict(v.attrs) for k, v in observations.data_vars.items()}
+        found = recognise({str(c): dict(v.attrs) for c, v in observations.coords.items()})
+        if "time" in found:
+            times = to_times(observations[found["time"]].to_numpy().ravel(), found["time"])
         observations = observations.to_dataframe().reset_index()
         observations = observations.dropna(
             subset=[c for c in attributes if c in observations], how="all"
@@ -112,6 +118,7 @@ def read_observations(
     taken |= {error} if isinstance(error, str) else set()
     name = _value(table, value, {str(t) for t in taken})
     time = to_times(table[found["time"]], found["time"]) if "time" in found else None
+    empty = None if time is None or times is None else np.setdiff1d(times, time)
     sphere = None
     if (found["lon"].lower(), found["lat"].lower()) == PLANE:
         places = np.stack([lon, lat], -1)
@@ -126,7 +133,8 @@ def read_observations(
         places = sphere.places(lat, lon)
     values = _numbers(table, name)
     known = _errors(error, values, table)
-    return Observed(places, values, time, name, attributes.get(name, {}), sphere, table, known)
+    about = attributes.get(name, {})
+    return Observed(places, values, time, name, about, sphere, table, known, empty)
 
 
 def _arrays(observations: tuple[Any, ...], value: str | None) -> Observed:
@@ -303,10 +311,8 @@ def _value(table: pd.DataFrame, value: str | None, taken: set[str]) -> str:
         and why_no_variable(str(c), list(map(str, table.columns)), True) is None
     ]
     if len(others) != 1:
-        what = f"has several: {others}" if others else "has none"
-        raise ValueError(
-            f"One column is to be interpolated, but the table {what}; name it: value='temperature'."
-        )
+        what = f"has several: {others}; name it: value={others[0]!r}" if others else "has none"
+        raise ValueError(f"One column of numbers is to be interpolated, but the table {what}.")
     return others[0]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -193,8 +194,21 @@ def _numbers(given: Any) -> tuple[float, ...]:
 # ---- reading errors ------------------------------------------------------------------------------
 
 
-def read_errors(sources: Mapping[str, Source], given: Mapping[str, Error]) -> dict[str, Error]:
-    """The error of every variable that has one, as `"source.variable"`; raises for wrong ones."""
+def read_errors(
+    sources: Mapping[str, Source], given: Mapping[str, Error] | Error | None
+) -> dict[str, Error]:
+    """The error of every variable that has one, as `"source.variable"`; raises for wrong ones.
+
+    Without a name, it is that of the only source.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        if len(sources) > 1:
+            raise ValueError(
+                f"error={given!r} does not say which of {list(sources)}; give "
+                f"error={{{next(iter(sources))!r}: {given!r}}}."
+            )
+        given = dict.fromkeys(sources, given)
     columns = {k.partition(".")[0]: set[str]() for k in given}
     for name, error in given.items():
         owner = name.partition(".")[0]
@@ -202,7 +216,7 @@ def read_errors(sources: Mapping[str, Source], given: Mapping[str, Error]) -> di
         if isinstance(error, str):
             require_known(error, sources[owner].names, "column", f"of source {owner!r} in error=")
             columns[owner].add(error)
-        elif isinstance(error, bool) or not 0 <= error < np.inf:
+        elif isinstance(error, bool) or not isinstance(error, Real) or not 0 <= error < np.inf:
             raise ValueError(
                 f"error={{{name!r}: {error}}}: must be a standard deviation, a finite number from "
                 "0 on, or the name of a column."

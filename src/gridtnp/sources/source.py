@@ -10,6 +10,7 @@ latitude, longitude and station, and variables by name, whatever their order in 
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -40,7 +41,20 @@ class Variable:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def in_degrees(self) -> bool:
+        """Whether it is a temperature whose zero is not the lowest value, by units or by name."""
+        if self.units is None:
+            return bool(TEMPERATURE.search(self.name.lower()))
+        return re.sub("^degrees?[ _]", "", self.units.lower().rstrip("s")) in DEGREES
 
+
+NEAR_ZERO = 2.0
+"""Values that are never negative are near zero if the lowest is less than this many standard
+deviations above it; else predictions, about as low and no wider, stay positive."""
+DEGREES = ("c", "°c", "degc", "deg_c", "celsiu", "f", "°f", "degf", "deg_f", "fahrenheit")
+"""Without a final s."""
+TEMPERATURE = re.compile(r"temp|dew|^(2?t|t2m|2d|d2m|sst|t.?(max|min|mean|avg)|tas(max|min)?)$")
 SYMBOLS = {
     "degC": "°C", "celsius": "°C", "deg_C": "°C", "degF": "°F", "kelvin": "K", "m s-1": "m/s",
     "m s**-1": "m/s", "percent": "%", "kg m-2": "kg/m²", "W m-2": "W/m²", "degrees": "°",
