@@ -11,6 +11,7 @@ import xarray as xr
 
 from gridtnp import Dataset, GriddedTNP
 from gridtnp.config import Likelihood
+from gridtnp.design.models import ModelOptions
 from gridtnp.recipes import Recipe
 
 N, T = 25, 16
@@ -176,8 +177,9 @@ def test_standard_names_say_which_component_is_which() -> None:
     ],
 )
 def test_wrong_options_are_one_sentence(options: dict[str, object], message: str) -> None:
+    data, given = dataset(y=VALUES["temperature"]), FAST | options
     with pytest.raises(ValueError, match=message):
-        GriddedTNP.for_data(dataset(y=VALUES["temperature"]), quiet=True, **FAST | options)
+        GriddedTNP.from_options(data, ModelOptions(**given), quiet=True)  # pyright: ignore
 
 
 def test_wrong_likelihoods_are_one_sentence() -> None:

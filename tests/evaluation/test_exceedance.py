@@ -96,9 +96,7 @@ def test_events_without_meaning() -> None:
         found.exceedance(1e6, "rain")
     for wrong in ("a", [1]):
         with pytest.raises(ValueError, match=r"^threshold=.*: must be one number, in the units of"):
-            found.exceedance(wrong, "rain")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"^threshold=.*: must be one number, in the units of"):
-            found.reliability(wrong, variable="rain")  # type: ignore[arg-type]
+            found._event(wrong, 0)  # what exceedance and reliability ask first
     with pytest.raises(ValueError, match="threshold=-1: every observation of rain is higher"):
         found.reliability(-1.0, variable="rain")
     with pytest.raises(ValueError, match="Unknown forecast 'modell' in this evaluation"):

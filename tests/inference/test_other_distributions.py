@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import xarray as xr
 from scipy.special import ndtr
 
 import gridtnp as gt
+from gridtnp.inference.forecasts import read_levels
 from gridtnp.recipes import Recipe
 from gridtnp.report import maps
 from gridtnp.report.packing import unpack
@@ -91,10 +93,6 @@ def test_thresholds_of_a_normal_variable(
         ({"rian": [1]}, "Unknown target 'rian' in exceed=; did you mean 'rain'"),
         ({"rain": [-1]}, "exceed=-1: rain is always higher, because its values are from 0 to inf"),
         ({"tmax": [np.nan]}, "exceed=nan: a threshold must be a finite number"),
-        (["a"], r"exceed=\['a'\]: must be thresholds in the units of the data, such as \[1, 10\]"),
-        ("rain", "exceed='rain': must be thresholds in the units of the data"),
-        (None, "exceed=None: must be thresholds in the units of the data"),
-        ({"speed": "fast"}, "exceed='fast': must be thresholds in the units of the data"),
     ],
 )
 def test_thresholds_without_meaning(
@@ -104,10 +102,17 @@ def test_thresholds_without_meaning(
         model.predict(parts[2].at("2020-01-20"), at=GRID, exceed=exceed)
 
 
+@pytest.mark.parametrize("wrong", [["a"], "rain", None])
+def test_thresholds_that_are_no_numbers(wrong: object) -> None:
+    rule = r"must be thresholds in the units of the data, such as \[1, 10\]"
+    with pytest.raises(ValueError, match=f"^exceed={re.escape(repr(wrong))}: {rule}"):
+        read_levels(wrong)
+
+
 def test_one_threshold_may_be_a_number(model: gt.GriddedTNP, parts: tuple[gt.Dataset, ...]) -> None:
     at = parts[2].at("2020-01-20")
     one = model.predict(at, at=([47.0], [7.0]), exceed={"rain": 5})
-    same = model.predict(at, at=([47.0], [7.0]), exceed={"rain": np.array([5])})
+    same = model.predict(at, at=([47.0], [7.0]), exceed={"rain": [5]})
     assert one["rain_above_5"] == same["rain_above_5"]
 
 

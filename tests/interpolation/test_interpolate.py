@@ -322,8 +322,6 @@ def test_probabilities_have_columns_as_in_predict(tmp_path: Path) -> None:
     with xr.open_dataset(tmp_path / "map.nc") as found:
         assert found["t_above_10"].attrs["long_name"] == "probability of t > 10"
         assert bool((found["t_above_10"] <= found["t_above_0.5"]).all())
-    with pytest.raises(ValueError, match="exceed='wet': must be thresholds in the units of"):
-        plain(exceed="wet")
 
 
 def test_the_command_names_a_column_that_exists(

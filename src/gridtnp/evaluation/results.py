@@ -183,7 +183,7 @@ class Evaluation:
         event = self._event(threshold, v)
         return exceedance.reliability(self.of(forecast, v).exceedance(threshold), event)
 
-    def _event(self, threshold: float, v: int) -> Bool[np.ndarray, " n"]:
+    def _event(self, threshold: Any, v: int) -> Bool[np.ndarray, " n"]:
         if not isinstance(threshold, Real):
             raise ValueError(
                 f"threshold={threshold!r}: must be one number, in the units of the data."
