@@ -25,17 +25,18 @@ leaderboard: $(READY)
 # The shape annotations are checked while testing. torch.compile cannot trace through those checks, so what is
 # marked "compiled" runs in a second go without them.
 # As many tests run at once as there are cores, with one thread each.
+COMPILED = $(shell grep -rl --include='*.py' 'mark[.]compiled' tests)
 PYTEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # The same examples for everyone, so that a commit passes everywhere or nowhere.
 test: $(READY)
 	$(PYTEST) --hypothesis-profile same -m "not slow and not compiled" --check-shapes --durations=15
-	$(PYTEST) --hypothesis-profile same -m "compiled and not slow"
+	$(PYTEST) --hypothesis-profile same -m "compiled and not slow" $(COMPILED)
 
 # Fresh examples, and ten times as many.
 test-all: $(READY) test-sanitized
 	$(PYTEST) --hypothesis-profile explore -m "not compiled" --check-shapes
-	$(PYTEST) --hypothesis-profile explore -m compiled
+	$(PYTEST) --hypothesis-profile explore -m compiled $(COMPILED)
 
 coverage: $(READY)
 	$(PYTEST) --hypothesis-profile same -m "not compiled" --check-shapes --cov --cov-report=term

@@ -62,8 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
         native.FLAGS += [f"-DVECTOR_BITS={config.getoption('--vectors')}"]
     if config.getoption("--check-shapes"):
         from jaxtyping import install_import_hook
+        from shapes import annotated_modules
 
-        install_import_hook("gridtnp", "shapes.check")
+        install_import_hook(annotated_modules(), "shapes.check")
 
 
 @pytest.fixture(autouse=True)

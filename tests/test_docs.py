@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LONG = ("tutorial.md", "training.md", "likelihoods.md", "prediction.md", "evaluation.md")
+LONG = (
+    *("tutorial.md", "training.md", "likelihoods.md"),
+    *("prediction.md", "evaluation.md", "report.md"),
+)
 """Pages whose examples take ten seconds and more."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -265,7 +265,7 @@ def test_loading_while_saving_always_finds_a_whole_model(folder: Path) -> None:
     saver = threading.Thread(target=save)
     saver.start()
     try:
-        found = [GriddedTNP.load(folder) for _ in range(5)]
+        found = [GriddedTNP.load(folder) for _ in range(3)]
     finally:
         ended.set()
         saver.join()

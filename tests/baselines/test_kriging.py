@@ -164,18 +164,18 @@ def test_the_nearest_observations_say_nearly_all(
             rng.uniform(0, 48, n) * timed,
             rng.normal(size=(n, features)),
         ]
-        for n in (500, 40)
+        for n in (300, 15)
     )
-    y = 10 + np.sin(x[:, 0] / 100) * 3 + x[:, 4:].sum(1) + rng.normal(size=500)
+    y = 10 + np.sin(x[:, 0] / 100) * 3 + x[:, 4:].sum(1) + rng.normal(size=300)
     mean, std = posterior(fitted, x, y, at)
-    near, spread = nearest_posterior(fitted, x, y, at, most=500)
+    near, spread = nearest_posterior(fitted, x, y, at, most=300)
     difference = np.abs(near - mean) / std
     assert np.sqrt((difference**2).mean()) < (0.15 if timed or features else 0.05)
     ratio = spread / std
     assert ratio.min() > 0.999  # fewer observations never say more
     assert ratio.max() < 1.05
     # with all of them as neighbours, and all of them for the trend, nothing is lost
-    whole, its_std = nearest_posterior(fitted, x, y, at, most=500, neighbours=500)
+    whole, its_std = nearest_posterior(fitted, x, y, at, most=300, neighbours=300)
     np.testing.assert_allclose(whole, mean, atol=1e-6)
     np.testing.assert_allclose(its_std, std, atol=1e-6)
 

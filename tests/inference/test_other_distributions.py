@@ -129,7 +129,7 @@ def test_impossible_observations_are_told(model: gt.GriddedTNP) -> None:
 
 def test_joint_samples(model: gt.GriddedTNP, parts: tuple[gt.Dataset, ...]) -> None:
     now = parts[2].at("2020-01-20")
-    fields = model.sample(60, now, at=GRID, subset=6, seed=1)
+    fields = model.sample(25, now, at=GRID, subset=6, seed=1)
     assert isinstance(fields, xr.Dataset)
     assert float(fields["rain"].min()) == 0.0
     assert float(fields["tmax"].min()) < 0

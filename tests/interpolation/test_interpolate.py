@@ -267,7 +267,9 @@ def test_a_time_without_values_is_nan_and_named(form: str) -> None:
     assert bool(found["t_mean"].isel(time=1).isnull().all())
 
 
-@pytest.mark.parametrize("observed", [3, 5, 10])
+@pytest.mark.parametrize(
+    "observed", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 10))]
+)
 def test_intervals_hold_with_few_observations(observed: int) -> None:
     inside = []
     for number in range(60):

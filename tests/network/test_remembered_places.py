@@ -168,6 +168,7 @@ def test_stations_that_move_or_were_seen_once_are_not_remembered() -> None:
     assert made.config.prior.places == 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_trains_on_the_tasks_that_it_would_have_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

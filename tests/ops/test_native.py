@@ -330,7 +330,7 @@ torch.testing.assert_close(weight.grad, grad.T @ x)
 """
 
 
-@pytest.mark.parametrize("out", [16, 32, 64])
+@pytest.mark.parametrize("out", [16, 64])
 def test_nothing_is_read_beyond_the_gradient(out: int) -> None:
     """Which may lie at the end of the memory that a process has."""
     if isinstance(native.library(), str):

@@ -107,8 +107,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("layout", ["nc", "zarr"])
-@pytest.mark.parametrize(("name", "row"), [("surface", "cnp"), ("winds", "cnp")])
+@pytest.mark.parametrize(
+    ("name", "row", "layout"),
+    [
+        ("surface", "cnp", "nc"),
+        pytest.param("surface", "cnp", "zarr", marks=pytest.mark.slow),
+        pytest.param("winds", "cnp", "nc", marks=pytest.mark.slow),
+        ("winds", "cnp", "zarr"),
+    ],
+)
 def test_the_paper_at_its_size_up_to_the_table(
     files: Path, tmp_path: Path, name: str, row: str, layout: str
 ) -> None:

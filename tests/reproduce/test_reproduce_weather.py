@@ -1,4 +1,4 @@
-"""The two weather experiments at their smallest scale, all rows, from the command line."""
+"""The two weather experiments at their smallest scale, from the command line."""
 
 import json
 import shutil
@@ -36,7 +36,9 @@ def experiment(table: str) -> Weather:
     return stations_module.stations(smoke, EMBEDDED, rich=table == "stations-rich")
 
 
-@pytest.fixture(scope="module", params=["stations", pytest.param("wind", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[pytest.param(t, marks=pytest.mark.slow) for t in ("stations", "wind")]
+)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp(request.param) / request.param
     main([request.param, "--scale", "smoke", "--out", str(out)])
@@ -47,28 +49,31 @@ def results_in(folder: Path) -> dict[str, Any]:
     return {p.parent.name: json.loads(p.read_text()) for p in folder.glob("*/result.json")}
 
 
-SOME_OF_WIND = ("cnp", "swin-tnp-multi-pt-24x60")
+SOME = {
+    "stations": ("cnp", "convcnp-64x128-full", "swin-tnp-pt-64x128", "swin-tnp-pt-64x128-kriging"),
+    "wind": ("cnp", "swin-tnp-multi-pt-24x60"),
+}
 
 
-@pytest.fixture(scope="module")
-def some_of_wind(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("some-of-wind")
-    main(["wind", "--scale", "smoke", "--rows", *SOME_OF_WIND, "--out", str(out)])
-    return out
+@pytest.fixture(scope="module", params=list(SOME))
+def some_rows(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("some-rows") / request.param
+    main([request.param, "--scale", "smoke", "--rows", *SOME[request.param], "--out", str(out)])
+    return out / "smoke"
 
 
-def test_some_rows_of_wind(some_of_wind: Path) -> None:
-    assert set(results_in(some_of_wind / "smoke")) == set(SOME_OF_WIND)
-    page = (some_of_wind / "smoke" / "table.md").read_text()
-    for row in SOME_OF_WIND:
-        assert f"| {experiment('wind').described(row)[0]} |" in page
+def test_some_rows(some_rows: Path) -> None:
+    table, found = some_rows.parent.name, results_in(some_rows)
+    assert set(found) == set(SOME[table])
+    check_scores(experiment(table), found, some_rows)
+    page = (some_rows / "table.md").read_text()
+    for row in SOME[table]:
+        assert f"| {experiment(table).described(row)[0]} |" in page
     assert "not run" in page  # conclusions that need other rows
+    check_figures(table, some_rows)
 
 
-def test_every_row_and_baseline_is_scored(folder: Path) -> None:
-    table = folder.parent.name
-    found, own = results_in(folder), experiment(table)
-    assert set(found) == set(rows_of(table)) == set(own.rows)
+def check_scores(own: Weather, found: dict[str, Any], folder: Path) -> None:
     baselines = {p.stem for p in folder.glob("baselines/*.json")}
     assert baselines == {name.partition(":")[0] for name in own.baselines}
     for result in found.values():
@@ -76,7 +81,19 @@ def test_every_row_and_baseline_is_scored(folder: Path) -> None:
         assert len(scores["log_likelihood"]) == own.scale.tests
         assert np.isfinite(scores["log_likelihood"]).all()
         assert np.shape(scores["squared_error"]) == (own.scale.tests, len(own.target))
-        assert result["command"].startswith(f"python -m gridtnp.reproduce {table}")
+        assert result["command"].startswith(f"python -m gridtnp.reproduce {own.table}")
+
+
+def check_figures(table: str, folder: Path) -> None:
+    for name in ("tradeoff", "errors", "histograms", "wind" if table == "wind" else "density"):
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_row_and_baseline_is_scored(folder: Path) -> None:
+    table = folder.parent.name
+    found, own = results_in(folder), experiment(table)
+    assert set(found) == set(rows_of(table)) == set(own.rows)
+    check_scores(own, found, folder)
 
 
 def test_the_page_has_all_rows_conclusions_and_figures(folder: Path) -> None:
@@ -86,17 +103,16 @@ def test_the_page_has_all_rows_conclusions_and_figures(folder: Path) -> None:
         assert f"| {model} | {encoder} | {grid} |" in page
     assert all(f"- {words}: " in page for words in CONCLUSIONS[table])
     assert "not run" not in page
-    figures = ["tradeoff", "errors", "histograms", "wind" if table == "wind" else "density"]
-    for name in figures:
-        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    check_figures(table, folder)
 
 
-def test_a_finished_row_is_neither_trained_nor_scored_again(folder: Path) -> None:
-    files = [folder / "cnp" / name for name in ("checkpoint.safetensors", "example.npz")]
+@pytest.mark.parametrize("some_rows", ["stations"], indirect=True)
+def test_a_finished_row_is_neither_trained_nor_scored_again(some_rows: Path) -> None:
+    files = [some_rows / "cnp" / name for name in ("checkpoint.safetensors", "example.npz")]
     before = [path.stat().st_mtime_ns for path in files]
-    plan = Plan(folder, "the same command")
-    (result,) = run_row(experiment(folder.parent.name), "cnp", plan, Console())
-    assert result == results_in(folder)["cnp"]
+    plan = Plan(some_rows, "the same command")
+    (result,) = run_row(experiment(some_rows.parent.name), "cnp", plan, Console())
+    assert result == results_in(some_rows)["cnp"]
     assert [path.stat().st_mtime_ns for path in files] == before
 
 
@@ -232,16 +248,16 @@ def test_results_on_other_data_are_not_mixed(tmp_path: Path) -> None:
         run_row(own, "cnp", Plan(tmp_path, ""), Console())
 
 
+@pytest.mark.parametrize("some_rows", ["wind"], indirect=True)
 def test_results_of_other_test_tasks_are_scored_again_and_not_compared(
-    some_of_wind: Path, tmp_path: Path
+    some_rows: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(some_of_wind / "smoke", tmp_path / "smoke")
+    folder, (_, other) = tmp_path / "smoke", SOME["wind"]
+    shutil.copytree(some_rows, folder)
     out = ["--scale", "smoke", "--out", str(tmp_path)]
     main(["wind", "--rows", "cnp", "--tests", "1", *out])
-    folder = tmp_path / "smoke"
     found = results_in(folder) | {p.stem: json.loads(p.read_text()) for p in folder.glob("bas*/*")}
     tests = {row: len(result["groups"]["all"]["targets"]) for row, result in found.items()}
-    other = SOME_OF_WIND[1]
     assert tests == {"cnp": 1, other: 2, "nearest": 1, "idw": 1, "kriging": 1}
     page = (folder / "table.md").read_text()
     assert "| CNP |" in page

@@ -113,7 +113,7 @@ def tables(draw: st.DrawFn) -> pd.DataFrame:
 
 
 @pytest.mark.filterwarnings("ignore::gridtnp.sources.quality.DataWarning")
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(table=tables(), files=st.integers(1, 4), rows=st.integers(3, 30))
 def test_an_archive_holds_the_tasks_of_the_table(
     tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame, files: int, rows: int

@@ -48,8 +48,11 @@ def busier(step: int) -> float:
     return 4.0 if 10 <= step < 20 else 0.5
 
 
-@pytest.mark.parametrize("validation", [0.0, 1.0, 12.0])
-@pytest.mark.parametrize("pace", [lambda _: 2.0, busier], ids=["steady", "busy"])
+@pytest.mark.parametrize(
+    ("pace", "validation"),
+    [(lambda _: 2.0, 0.0), (lambda _: 2.0, 12.0), (busier, 1.0), (busier, 12.0)],
+    ids=["steady", "steady, dear validation", "busy", "busy, dear validation"],
+)
 def test_minutes_are_kept(pace: Callable[[int], float], validation: float) -> None:
     clock, reports = Clock(pace, validation), list[Progress]()
     done = train(
