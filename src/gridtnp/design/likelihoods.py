@@ -24,6 +24,10 @@ MAX_COUNT = 1000
 """Higher whole numbers are not modelled as counts, unless asked for."""
 ENDS = 0.005
 """Share of both 0 and 1 by which a variable without units is recognised as a fraction."""
+RARE, FAR = 0.01, 10.0
+"""Zeros are no limit of a variable if they are fewer than this share, and so many standard
+deviations below all other values.
+"""
 POSITIVE = ("lognormal", "bernoulli-gamma", "censored-gamma")
 INTEGER = ("bernoulli", "categorical", "poisson", "negative-binomial")
 
@@ -43,12 +47,16 @@ class Values:
     ones: float
     negative: int
     integer: bool
+    isolation: float
+    """Of zeros from all other values, in standard deviations of these."""
 
     @classmethod
     def of(cls, name: str, units: str | None, values: Float[np.ndarray, " n"]) -> Values:
         y = values[np.isfinite(values)].astype(np.float64)
         if not len(y):
             raise ValueError(f"Target {name!r} has no values in this part; choose other times.")
+        others = y[y != 0]
+        spread = float(others.std()) if len(others) else 0.0
         return cls(
             name=name,
             units=units,
@@ -60,6 +68,7 @@ class Values:
             ones=float((y == 1).mean()),
             negative=int((y < 0).sum()),
             integer=bool((y == np.floor(y)).all()),
+            isolation=float(others.min()) / spread if spread else 0.0,
         )
 
     @property
@@ -216,6 +225,9 @@ def _automatic(values: Values) -> tuple[Kind, str]:
     off = values.low / values.std
     if off >= NEAR_ZERO:
         return "gaussian", f"the lowest value is {off:.1f} standard deviations above 0"
+    if values.zeros < RARE and values.isolation >= FAR:
+        far = f"{values.isolation:.0f} standard deviations below all other values"
+        return "gaussian", f"{zeros} zeros, {far}; if they stand for missing ones: na_values=[0]"
     ratio = values.std**2 / values.mean
     if values.integer and values.units is None and values.high <= MAX_COUNT and ratio > 0.8:
         kind: Literal["poisson", "negative-binomial"] = "poisson"
