@@ -1,6 +1,7 @@
 """Test configuration: hypothesis profiles, shape checks, and safe bfloat16 products.
 
-With `--check-shapes`, annotated shapes are checked in every call. `--hypothesis-profile same`, the
+With `--check-shapes`, annotated shapes are checked in every call, which takes twice as long; tests
+of parts with such annotations are marked `checked`, for a run with these checks of their own. `--hypothesis-profile same`, the
 default, is derandomised, so that a commit passes everywhere or nowhere; `explore` draws fresh
 examples, ten times as many. Neither has deadlines. `--sanitized` compiles the C files with checks
 of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. `--vectors`
@@ -37,6 +38,19 @@ numbers_in_sources = providers._get_local_constants
 providers._get_local_constants = lambda: (
     providers.Constants() if settings.default.derandomize else numbers_in_sources()
 )
+
+
+CHECKED = {
+    *("amortised", "distributions", "kriging", "network", "ops", "synthetic", "tasks"),
+    *("test_contracts.py", "test_golden.py", "test_grid.py", "test_task.py"),
+}
+"""Folders and files with the tests of annotated parts."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(config.rootpath / "tests").parts[0] in CHECKED:
+            item.add_marker("checked")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

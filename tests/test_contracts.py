@@ -310,7 +310,10 @@ TRACED = [name for name in CASES if not name.endswith(("-line", "-plane", "-glob
 RARELY = {
     *(name for name in CASES if name.startswith(("model-", "product-"))),
     *("hierarchical-spacetime", "swin-unequal-spacetime", "swin-untied-spacetime"),
-    *("neighbour-1-spacetime", "neighbour-2-spacetime"),
+    *("neighbour-1-spacetime", "neighbour-2-spacetime", "kernel-all-spacetime"),
+    *("swin-spacetime", "pseudo-token-smooth-spacetime", "neighbour-smooth-spacetime"),
+    *("pseudo-token-shared-spacetime", "pseudo-token-wide-spacetime", "mean-smooth-spacetime"),
+    *("tokens-shared", "fusion-single", "fusion-single-mixed", "vit-patches-spacetime"),
 } - {"model-swin-tnp-smooth"}
 """Traced by `make test-all` only: of the same parts as others, or variants of them."""
 

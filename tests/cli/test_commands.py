@@ -433,10 +433,10 @@ def fresh(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def test_a_closed_pipe_ends_quietly(
     tmp_path: Path, command: str, lines: int, unbuffered: str
 ) -> None:
-    rows = files(tmp_path) / "stations.csv"
-    table = pd.read_csv(rows)
-    columns = {f"a_variable_with_a_long_name_{i:04d}": table.t2m for i in range(1500)}
-    pd.concat([table, pd.DataFrame(columns)], axis=1).to_csv(tmp_path / "wide.csv", index=False)
+    table = pd.read_csv(files(tmp_path) / "stations.csv")
+    if "wide.csv" in command:
+        columns = {f"a_variable_with_a_long_name_{i:04d}": table.t2m for i in range(1500)}
+        pd.concat([table, pd.DataFrame(columns)], axis=1).to_csv(tmp_path / "wide.csv", index=False)
     running = subprocess.Popen(
         [sys.executable, "-m", "gridtnp", *command.split()],
         cwd=tmp_path,

@@ -190,7 +190,11 @@ def test_saving_keeps_the_distribution(
 
 
 @pytest.mark.parametrize(
-    "kind", ["student-t", "censored-gamma", "normal-mixture", "quantiles", "negative-binomial"]
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("student-t", "normal-mixture")),
+        *("censored-gamma", "quantiles", "negative-binomial"),
+    ],
 )
 def test_other_kinds_are_fitted_and_predict(kind: str) -> None:
     rows = table(20, 8).drop(columns="tmax")

@@ -61,7 +61,13 @@ CASES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, marks=pytest.mark.slow) if c in ("swin, other windows", "kriging") else c
+        for c in CASES
+    ],
+)
 def test_tiles_are_the_whole_but_for_rounding(
     model: GriddedTNP, data: Dataset, tmp_path: Path, case: str
 ) -> None:
