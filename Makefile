@@ -33,7 +33,7 @@ test: $(READY)
 	$(PYTEST) --hypothesis-profile same -m "checked and not slow and not compiled" --check-shapes
 	$(PYTEST) --hypothesis-profile same -m "(compiled or not checked) and not slow" --durations=15
 
-# Fresh examples, and ten times as many.
+# Fresh examples, and twenty times as many.
 test-all: $(READY) test-sanitized
 	$(PYTEST) --hypothesis-profile explore -m "not compiled" --check-shapes
 	$(PYTEST) --hypothesis-profile explore -m compiled $(COMPILED)

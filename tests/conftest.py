@@ -1,10 +1,10 @@
 """Test configuration: hypothesis profiles, shape checks, and safe bfloat16 products.
 
 With `--check-shapes`, annotated shapes are checked in every call, which takes twice as long; tests
-of parts with such annotations are marked `checked`, for a run with these checks of their own. `--hypothesis-profile same`, the
-default, is derandomised, so that a commit passes everywhere or nowhere; `explore` draws fresh
-examples, ten times as many. Neither has deadlines. `--sanitized` compiles the C files with checks
-of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. `--vectors`
+of parts with such annotations are marked `checked`, for a run with these checks of their own.
+`--hypothesis-profile same`, the default, is derandomised, so that a commit passes everywhere or
+nowhere; `explore` draws fresh examples, twenty times as many. Neither has deadlines.
+`--sanitized` compiles the C files with checks of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. `--vectors`
 forces the width of vectors in C, whatever the processor's. Where bfloat16
 products would crash, oneDNN is told to do without AMX.
 """
@@ -25,7 +25,12 @@ import torch
 
 TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile(
-    "same", derandomize=True, database=None, max_examples=USUAL, print_blob=False, **TIMELESS
+    "same",
+    derandomize=True,
+    database=None,
+    max_examples=USUAL // 2,
+    print_blob=False,
+    **TIMELESS,
 )
 settings.register_profile(
     "explore", derandomize=False, max_examples=10 * USUAL, print_blob=True, **TIMELESS

@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: as many as a test says, or ten times as many to explore."""
+"""How many examples hypothesis tries: half of what a test says, or ten times as many to explore."""
 
 from hypothesis import settings
 

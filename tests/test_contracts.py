@@ -313,6 +313,7 @@ RARELY = {
     *("neighbour-1-spacetime", "neighbour-2-spacetime", "kernel-all-spacetime"),
     *("swin-spacetime", "pseudo-token-smooth-spacetime", "neighbour-smooth-spacetime"),
     *("pseudo-token-shared-spacetime", "pseudo-token-wide-spacetime", "mean-smooth-spacetime"),
+    *("neighbour-smooth-relative-spacetime", "tokens-own"),
     *("tokens-shared", "fusion-single", "fusion-single-mixed", "vit-patches-spacetime"),
 } - {"model-swin-tnp-smooth"}
 """Traced by `make test-all` only: of the same parts as others, or variants of them."""

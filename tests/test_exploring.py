@@ -56,7 +56,7 @@ def test_the_same_examples_every_time_whatever_is_loaded(
     assert spec is not None
     with loaded("same"):
         assert settings.default.database is None
-        assert examples(60) == 60
+        assert examples(60) == 30
         before = tried()
         monkeypatch.setitem(sys.modules, path.stem, importlib.util.module_from_spec(spec))
         assert tried() == before
@@ -66,7 +66,7 @@ def test_fresh_examples_and_ten_times_as_many() -> None:
     with loaded("explore"):
         assert settings.default.max_examples == 10 * USUAL
         assert settings.default.print_blob
-        assert examples(60) == 600
+        assert examples(60) == 300
         assert tried() != tried()
 
 

@@ -60,6 +60,7 @@ def assert_same(run: Path, alone: dict[str, torch.Tensor]) -> None:
             torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one(alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     assert go(tmp_path / "run", 12).count("2 processes, DistributedType.MULTI_CPU") == 2
     assert_same(tmp_path / "run", alone)
