@@ -4,9 +4,9 @@ With `--check-shapes`, annotated shapes are checked in every call, which takes t
 of parts with such annotations are marked `checked`, for a run with these checks of their own.
 `--hypothesis-profile same`, the default, is derandomised, so that a commit passes everywhere or
 nowhere; `explore` draws fresh examples, twenty times as many. Neither has deadlines.
-`--sanitized` compiles the C files with checks of addresses and of undefined behaviour; `make test-sanitized` loads their runtime. `--vectors`
-forces the width of vectors in C, whatever the processor's. Where bfloat16
-products would crash, oneDNN is told to do without AMX.
+`--sanitized` compiles the C files with checks of addresses and of undefined behaviour;
+`make test-sanitized` loads their runtime. `--vectors` forces the width of vectors in C, whatever
+the processor's. Where bfloat16 products would crash, oneDNN is told to do without AMX.
 """
 
 import os

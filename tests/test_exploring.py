@@ -66,7 +66,7 @@ def test_fresh_examples_and_ten_times_as_many() -> None:
     with loaded("explore"):
         assert settings.default.max_examples == 10 * USUAL
         assert settings.default.print_blob
-        assert examples(60) == 300
+        assert examples(60) == 600
         assert tried() != tried()
 
 
