@@ -62,7 +62,7 @@ def test_the_same_examples_every_time_whatever_is_loaded(
         assert tried() == before
 
 
-def test_fresh_examples_and_ten_times_as_many() -> None:
+def test_fresh_examples_and_twenty_times_as_many() -> None:
     with loaded("explore"):
         assert settings.default.max_examples == 10 * USUAL
         assert settings.default.print_blob
