@@ -111,6 +111,7 @@ def run(parts: Parts, thresholds: tuple[float, ...], options: argparse.Namespace
     train, val, test = parts
     scored = val if options.part == "val" else test
     found: dict[str, Any] = {}
+    first: Any = None
     for name, likelihood in {"chosen": None, "gaussian": "gaussian"}.items():
         model = gt.GriddedTNP.for_data(train, likelihood=likelihood, quiet=True)
         start = time.process_time()
@@ -135,6 +136,13 @@ def run(parts: Parts, thresholds: tuple[float, ...], options: argparse.Namespace
             "exceedances": [row for rows in events for row in rows],
         }
         own = table[table["forecast"] == "model"].iloc[0]
+        first = first or scores
+        if scores is not first:
+            rival = {"gaussian model": scores.forecasts["model"]}
+            both: Any = replace(first, forecasts=dict(first.forecasts) | rival).to_dataframe()
+            against = both[both["forecast"] == "gaussian model"].iloc[0]
+            ends = ("crps_skill", "crps_skill_low", "crps_skill_high")
+            found["chosen"]["skill against gaussian"] = [float(against[end]) for end in ends]
         print(f"{name} {kinds}: CRPS {own['crps']:.4g}, 90 % holds {own['coverage_90']:.1%}")
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -102,15 +104,62 @@ def test_powers_that_do_not_fit_are_refused() -> None:
         config(dim_y=2, prior=prior, likelihood=(RAIN, NORMAL))
 
 
-def test_only_normal_outputs_are_calibrated() -> None:
-    mixed, _ = rainy(RAIN, NORMAL)
+def corrected(kind: str, n: int = 300) -> tuple[KrigedNetwork, Task, dict[float, Product]]:
+    """A network with random weights, a task, and its forecasts with some of its correction."""
+    torch.manual_seed(0)
+    network, _ = rainy(Likelihood(kind=kind), NORMAL)
+    one = Task(positive().context, points(n, 2, seed=9))
+    prior = network(one)
     with torch.no_grad():
-        for p in mixed.parameters():
-            p.add_(0.1 * torch.randn_like(p))
-    calibrate_network(mixed, [positive() for _ in range(6)])
-    assert mixed.trust[0] == 1
-    assert mixed.log_spread[0] == 0
-    assert mixed.log_spread[1] != 0
+        for p in network.network.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    made = {0.0: prior, 1.0: network(one)}
+    half = copy.deepcopy(network)
+    half.network.likelihood.calibrate(0, 0.5, 0.0)
+    return network, one, made | {0.5: half(one)}
+
+
+@pytest.mark.parametrize("kind", ["bernoulli-gamma", "lognormal", "student-t", "poisson"])
+@pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])
+def test_a_correction_is_trusted_as_far_as_validation_supports_it(kind: str, trust: float) -> None:
+    network, one, made = corrected(kind)
+    y = made[trust].outputs[0].rsample().detach()
+    given = replace(one.target, y=torch.stack([y, y], -1).float())
+    found = calibrate_network(network, [Task(one.context, given)] * 2)
+    assert found[0][0] == trust
+    expected, after = made[trust].outputs[0], network(one).outputs[0]
+    if kind not in ("bernoulli-gamma", "lognormal"):  # whose spread cannot be scaled alone
+        assert found[0][1] == 0
+        torch.testing.assert_close(after.mean, expected.mean, rtol=1e-4, atol=1e-5)
+    assert network.trust[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["bernoulli-gamma", "censored-gamma", "lognormal"])
+def test_a_spread_is_calibrated_on_validation_tasks(kind: str) -> None:
+    """Values are drawn from a forecast with 1.3 times the spread."""
+    network, one, _ = corrected(kind, 1500)
+    wide = copy.deepcopy(network)
+    wide.network.likelihood.calibrate(0, 1.0, math.log(1.3))
+    before, wider = network(one).outputs[0], wide(one).outputs[0]
+    ratio = (wider.stddev / wider.mean) / (before.stddev / before.mean)
+    assert (ratio > 1).double().mean() > 0.95
+    y = wider.rsample().detach()
+    given = replace(one.target, y=torch.stack([y, y], -1).float())
+    trust, log_spread = calibrate_network(network, [Task(one.context, given)] * 2)[0]
+    assert trust == 1
+    assert 1.1 < math.exp(log_spread) < 1.4
+    assert not torch.equal(network(one).outputs[0].stddev, before.stddev)
+
+
+def test_classes_have_no_prior_to_fall_back_to() -> None:
+    network, _ = rainy(Likelihood(kind="categorical", components=3), NORMAL)
+    one = Task(positive().context, points(200, 2, seed=9))
+    given = replace(one.target, y=torch.ones(2, 200, 2))
+    before = network.network.likelihood.state_dict()
+    assert list(calibrate_network(network, [Task(one.context, given)])) == [1]
+    assert all(
+        torch.equal(v, before[k]) for k, v in network.network.likelihood.state_dict().items()
+    )
 
 
 def test_a_network_without_kriging() -> None:

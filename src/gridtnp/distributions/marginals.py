@@ -125,6 +125,11 @@ class Marginal(Distribution):
         """
         return self
 
+    @property
+    def corrects_prior(self) -> bool:
+        """Whether `corrects` depends on the prior; classes, for example, have none."""
+        return type(self).corrects is not Marginal.corrects
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Marginal:
         """The same distribution with changed parameters, such as at some of the points."""
         return self._with({name: change(value) for name, value in self.parameters.items()})

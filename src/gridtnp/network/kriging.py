@@ -80,8 +80,8 @@ class KrigedNetwork(NeuralProcess):
 
     `outputs` holds the context set and the column where each output is observed, if any; `features`
     are the columns of features that the mean is linear in, of which the first `drifts` are a drift.
-    `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation;
-    both are chosen on validation tasks, for outputs that are `gaussian`. `powers` are those of the
+    `trust`, from 0 to 1, scales the network's correction, and `log_spread` the standard deviation,
+    of outputs that are `gaussian`; both are chosen on validation tasks. `powers` are those of the
     values that are kriged, such as 1/2 for rain, whose roots are nearly normal. `share` is the part
     that a `pretrained` process has in the answer. What persists is kept of up to `places` places;
     training `forgets` (1 or 0) those of its targets.

@@ -79,12 +79,14 @@ class Family:
     """A kind of distribution: how many raw numbers it takes, and what it makes of them.
 
     `make` gets the raw numbers of one output along the last axis, and the lower bound of noise;
-    `correlation` the same numbers, if the output is correlated with the one before.
+    `correlation` the same numbers, if the output is correlated with the one before. The raw number
+    `width`, if there is one, is about the logarithm of the relative spread.
     """
 
     size: int
     make: Callable[[Tensor, float], Marginal]
     correlation: Callable[[Tensor], Tensor] | None = None
+    width: int | None = None
 
 
 class ProductLikelihood(LikelihoodHead):
@@ -121,6 +123,18 @@ class ProductLikelihood(LikelihoodHead):
             if family in (GAUSSIAN, CORRELATED):
                 last.bias[start + 1] = _raw_of_one(self.min_noise)
             start += family.size
+
+    @torch.no_grad()
+    def calibrate(self, j: int, trust: float, log_spread: float) -> None:
+        """Scale what output `j` has learned, from 1, as it is, to 0, as with fresh weights, and
+        its relative spread, if the family has a `width`. The weights of the last layer change.
+        """
+        last, family = _last_layer(self.head), self.families[j]
+        start = sum(self._sizes[:j])
+        last.weight[start : start + family.size] *= trust
+        last.bias[start : start + family.size] *= trust
+        if family.width is not None:
+            last.bias[start + family.width] += log_spread
 
     def distribution(self, raw: Float[Tensor, "batch n outputs"]) -> Product:
         pieces = raw.to(torch.promote_types(raw.dtype, torch.float32)).split(self._sizes, -1)
@@ -230,9 +244,9 @@ FAMILIES: dict[str, Callable[[int], Family]] = {
     "gaussian": lambda _: GAUSSIAN,
     "bivariate-gaussian": lambda _: GAUSSIAN,
     "student-t": lambda _: Family(3, student_t),
-    "lognormal": lambda _: Family(2, lognormal),
-    "bernoulli-gamma": lambda _: Family(3, bernoulli_gamma),
-    "censored-gamma": lambda _: Family(3, censored_gamma),
+    "lognormal": lambda _: Family(2, lognormal, width=1),
+    "bernoulli-gamma": lambda _: Family(3, bernoulli_gamma, width=2),
+    "censored-gamma": lambda _: Family(3, censored_gamma, width=1),
     "spiked-beta": lambda _: Family(5, spiked_beta),
     "normal-mixture": lambda k: Family(3 * k, normal_mixture),
     "quantiles": lambda k: Family(k + 1, quantile_spline),

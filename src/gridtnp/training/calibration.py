@@ -10,13 +10,13 @@ from dataclasses import replace
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.distributions import Normal
 
 from gridtnp.contents import ModelContents
-from gridtnp.distributions.marginals import of_readings
+from gridtnp.distributions.marginals import Marginal, concatenate, of_readings, outputs_of
 from gridtnp.kriging.fitting import LIKELIHOOD
 from gridtnp.kriging.gaussian_process import crps
 from gridtnp.network.kriging import KrigedNetwork
+from gridtnp.network.likelihoods import ProductLikelihood
 from gridtnp.network.pretrained import SHARE, why_not, with_pretrained
 from gridtnp.task import PointSet, Task
 from gridtnp.tasks.sampling import Sampler
@@ -96,28 +96,25 @@ def calibrate(model: ModelContents, validation: Sequence[Task]) -> str:
     if not isinstance(network, KrigedNetwork) or not validation:
         return ""
     with model.inference():
-        calibrate_network(network, [task.to(model.device) for task in validation])
+        found = calibrate_network(network, [task.to(model.device) for task in validation])
     chosen = [
-        f"{name}: {trust:.0%} of the network's correction, spread × {spread:.2f}"
-        for name, trust, spread, normal in zip(
-            model.spec.target,
-            network.trust.tolist(),
-            network.log_spread.exp().tolist(),
-            network.gaussian,
-            strict=True,
-        )
-        if normal
+        f"{model.spec.target[j]}: {trust:.0%} of the network's correction, "
+        f"spread × {math.exp(log_spread):.2f}"
+        for j, (trust, log_spread) in sorted(found.items())
     ]
     return f"chosen on the validation part: {'; '.join(chosen)}" if chosen else ""
 
 
 @torch.no_grad()
-def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
+def calibrate_network(
+    network: KrigedNetwork, tasks: Sequence[Task]
+) -> dict[int, tuple[float, float]]:
     """Choose how far to trust the network, and the spread with which 90 % intervals hold 90 %.
 
     A network knows the places that it was trained on and is too sure of others. The choice has the
     lowest CRPS on these tasks, where a trust of 0 is the prior alone. What it saves beyond the
-    prior must be more than chance explains, the standard error over places.
+    prior must be more than chance explains, the standard error over places. Returns the trust and
+    the logarithm of the spread of every output for which they could be chosen.
     """
     share = network.share.clone()
     network.log_spread.zero_()
@@ -125,37 +122,90 @@ def calibrate_network(network: KrigedNetwork, tasks: Sequence[Task]) -> None:
     network.trust.fill_(0.0)
     y, prior = _predict(network, tasks)
     network.trust.fill_(1.0)
+    found = {}
     if len(y) >= CALIBRATED:
         _, full = _predict(network, tasks)
         network.share.copy_(share > 0)
         _, other = _predict(network, tasks) if share.any() else (y, full)
-        _choose(network, tasks, y, (prior, full, other), share.tolist())
+        place, moment = _blocks(network, tasks)
+        for j, normal in enumerate(network.gaussian):
+            if normal:
+                forecasts = prior[j], full[j], other[j]
+                found[j] = _choose(y[:, j], forecasts, share[j].item(), place, moment)
+                network.trust[j], network.log_spread[j] = found[j]
+            elif full[j].corrects_prior:
+                found[j] = _choose_in_weights(network, tasks, j, place, moment)
     network.share.copy_(share)
+    return found
+
+
+Candidate = tuple[Float[Tensor, " places"], tuple[float, float]]
+"""The mean CRPS at every place with some trust and logarithm of the spread."""
 
 
 def _choose(
+    y: Float[Tensor, " n"],
+    forecasts: tuple[Marginal, Marginal, Marginal],
+    share: float,
+    place: Int[Tensor, " n"],
+    moment: Int[Tensor, " n"],
+) -> tuple[float, float]:
+    """Of normal forecasts by the prior, by the corrected one and by the pretrained process, which
+    has a share.
+    """
+    prior, full, other = forecasts
+    found = []
+    for trust in TRUSTS:
+        mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share)
+        log_std = prior.stddev.log().lerp(full.stddev.log(), trust)
+        std = log_std.lerp(other.stddev.log(), share).exp()
+        log_spread = calibrated_spread((y - mean) / std, place, moment)
+        scores = _means(crps(y - mean, std * math.exp(log_spread)), place)
+        found.append((scores, (trust, log_spread)))
+    return _best(found)
+
+
+def _choose_in_weights(
     network: KrigedNetwork,
     tasks: Sequence[Task],
-    y: Tensor,
-    forecasts: tuple[Normal, Normal, Normal],
-    share: Sequence[float],
-) -> None:
-    """Of forecasts by the prior, by the corrected one and by the pretrained process, blended."""
-    prior, full, other = forecasts
-    place, moment = _blocks(network, tasks)
-    for j in (j for j, normal in enumerate(network.gaussian) if normal):
-        found = []
-        for trust in TRUSTS:
-            mean = prior.mean.lerp(full.mean, trust).lerp(other.mean, share[j])[:, j]
-            log_std = prior.stddev.log().lerp(full.stddev.log(), trust)
-            std = log_std.lerp(other.stddev.log(), share[j]).exp()[:, j]
-            log_spread = calibrated_spread((y[:, j] - mean) / std, place, moment)
-            scores = _means(crps(y[:, j] - mean, std * math.exp(log_spread)), place)
-            found.append((scores, (trust, log_spread)))
-        alone = found[0][0]
-        certain = [one for one in found[1:] if _is_certain(alone - one[0])]
-        _, best = min([found[0], *certain], key=lambda one: one[0].mean().item())
-        network.trust[j], network.log_spread[j] = best
+    j: int,
+    place: Int[Tensor, " n"],
+    moment: Int[Tensor, " n"],
+) -> tuple[float, float]:
+    """The same for an output that is not normal: the last layer's weights are scaled."""
+    likelihood = network.network.likelihood
+    assert isinstance(likelihood, ProductLikelihood)
+    learned = {k: v.clone() for k, v in likelihood.state_dict().items()}
+    width, found = likelihood.families[j].width, []
+    for trust in TRUSTS:
+        likelihood.load_state_dict(learned)
+        likelihood.calibrate(j, trust, 0.0)
+        y, made = _predict(network, tasks)
+        log_spread = 0.0
+        if width is not None:
+            log_spread = calibrated_spread(_normal_scores(y[:, j], made[j]), place, moment)
+            likelihood.calibrate(j, 1.0, log_spread)
+            y, made = _predict(network, tasks)
+        found.append((_means(made[j].crps(y[:, j]), place), (trust, log_spread)))
+    likelihood.load_state_dict(learned)
+    best = _best(found)
+    likelihood.calibrate(j, *best)
+    return best
+
+
+def _best(found: Sequence[Candidate]) -> tuple[float, float]:
+    """The candidate with the lowest CRPS; the first one is the prior alone."""
+    alone = found[0][0]
+    certain = [one for one in found[1:] if _is_certain(alone - one[0])]
+    return min([found[0], *certain], key=lambda one: one[0].mean().item())[1]
+
+
+def _normal_scores(y: Float[Tensor, " n"], made: Marginal) -> Float[Tensor, " n"]:
+    """Standard normal if the forecast is calibrated; at point masses, drawn at random."""
+    g = torch.Generator().manual_seed(0)
+    level = torch.rand(len(y), generator=g, dtype=torch.float64).to(y.device)
+    below, up_to = made.below(y), made.cdf(y)
+    return torch.special.ndtri((below + level * (up_to - below)).clamp(1e-6, 1 - 1e-6))
 
 
 def calibrated_spread(
@@ -189,16 +239,16 @@ def calibration_gain(squares: Sequence[float]) -> float:
     return gain
 
 
-def _predict(network: KrigedNetwork, tasks: Sequence[Task]) -> tuple[Tensor, Normal]:
-    """Observations of all targets and their forecast, (n, dy) each, in double precision."""
-    found = []
+def _predict(network: KrigedNetwork, tasks: Sequence[Task]) -> tuple[Tensor, list[Marginal]]:
+    """Observations of all targets, (n, dy), and the forecast of every output; in doubles."""
+    y, found = [], []
     for task in tasks:
-        made = of_readings(network(task), task.target.error)
+        made = outputs_of(of_readings(network(task), task.target.error))
         assert task.target.y is not None
         used = _used(task.target)
-        found.append([v[used].double() for v in (task.target.y, made.mean, made.stddev)])
-    y, mean, std = (torch.cat(columns) for columns in zip(*found, strict=True))
-    return y, Normal(mean, std)
+        y.append(task.target.y[used].double())
+        found.append([one.map(lambda v, used=used: v[used].double()) for one in made])
+    return torch.cat(y), [concatenate(pieces) for pieces in zip(*found, strict=True)]
 
 
 def _used(points: PointSet) -> Bool[Tensor, "batch n"]:
