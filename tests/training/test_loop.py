@@ -220,13 +220,37 @@ def test_the_best_weights_are_kept_and_waiting_ends_early(tmp_path: Path) -> Non
     recipe = Recipe(60, 4, 0.5, ema=0.0, validate_every=2, patience=3)  # far too fast to learn
     done = train(network, batches, recipe, tmp_path, validation=validation(), report=note)
     assert done.step < 60
-    assert len(scores) - 1 - scores.index(max(scores)) == 3
+    assert len(scores) - 1 - scores.index(max(scores)) == 2  # it falls
     assert done.best == max(scores)
     with torch.no_grad():
         losses = [network.loss(task).item() for task in validation()]
     assert -sum(losses) / 2 == pytest.approx(max(scores), abs=1e-5)
     again = train(model(), batches, recipe, tmp_path, validation=validation())
     assert again.step == done.step  # what has ended is not trained again
+
+
+@pytest.mark.parametrize(
+    ("scores", "steps"),
+    [
+        ([0.0, -0.03, -0.04, 1.0, 1.0, 1.0], 3),  # falls
+        ([0.0, -0.01, -0.03, 1.0, 1.0, 1.0], 3),
+        ([0.0, -0.03, 0.01, 0.0, 0.0, 1.0], 6),  # one low score says little
+        ([0.0, -0.03, -0.01, 0.1, 0.1, 0.2], 6),
+        ([0.0, -0.01, -0.01, -0.01, -0.01, 1.0], 5),  # the patience
+        ([0.0, math.nan, -0.03, 1.0, 1.0, 1.0], 3),
+    ],
+)
+def test_training_ends_when_the_score_falls(
+    scores: list[float], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter(scores)
+    monkeypatch.setattr(Trainer, "validate", lambda *_: next(found))
+    recipe = Recipe(6, 4, 1e-3, validate_every=1, patience=4)
+    done = train(model(), batches, recipe, tmp_path, validation=validation())
+    assert done.step == steps
+    forever = replace(recipe, patience=0)
+    found = iter(scores)
+    assert train(model(), batches, forever, None, validation=validation()).step == 6
 
 
 def test_a_score_that_is_not_a_number_is_never_the_best(

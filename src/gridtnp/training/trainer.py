@@ -46,6 +46,9 @@ from gridtnp.training.distributed import (
 )
 from gridtnp.training.optimisers import STATE, optimiser_state, restore_optimiser_state
 
+FALL = 0.02
+"""How far below the best score a second validation without improvement ends training."""
+
 
 @dataclass
 class Trainer:
@@ -159,7 +162,11 @@ class Trainer:
         return -loss + calibration_gain([square for square, normal in pairs if normal])
 
     def record_score(self, score: float) -> None:
-        """Keep the weights if they are the best so far; stop early if the patience is exhausted."""
+        """Keep the weights if they are the best so far; stop early if the patience is exhausted.
+
+        It is after the second score that does not improve if that is well below the best: the
+        network then learns the training part by heart.
+        """
         if not math.isnan(score) and (self.state.best is None or score > self.state.best):
             self.state.best, self.state.waiting = score, 0
             self.best = {k: v.cpu() for k, v in self._weights_to_keep().items()}
@@ -169,7 +176,9 @@ class Trainer:
                 save_checkpoint(self.files.best, state, self.recipe)
             return
         self.state.waiting += 1
-        self.state.stopped = 0 < self.recipe.patience <= self.state.waiting
+        falls = self.state.best is not None and score < self.state.best - FALL
+        patience = min(self.recipe.patience, 2) if falls else self.recipe.patience
+        self.state.stopped = 0 < patience <= self.state.waiting
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
