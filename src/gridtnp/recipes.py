@@ -84,7 +84,7 @@ class Recipe:
 
 RECIPES = {
     "quick": Recipe(
-        300, 8, 3e-3, "cosine", optimiser="muon", ema=0.99, validate_every=50, patience=4
+        1_000, 8, 3e-3, "cosine", optimiser="muon", ema=0.99, validate_every=50, patience=4
     ),
     "default": Recipe(
         20_000, 16, 2e-3, "cosine", optimiser="muon", ema=0.999, validate_every=500, patience=5

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from gridtnp.recipes import Recipe
 from gridtnp.training.checkpoints import State
 
-VALIDATIONS = 12
-"""Validations of a training by the clock, if they are quick."""
+RARELY, OFTEN = 12, 48
+"""Validations that would be in a training by the clock, if all came as late or as early as they may."""
+EARLY = 6
+"""Within these limits, the time so far is so many times that between validations."""
 TRAINING = 4.0
 """Seconds of training per second of validation, at least."""
 
@@ -78,8 +80,9 @@ class ClockSchedule(Schedule):
         return state.step > 0 and self.progress(state) >= 1
 
     def validation_due(self, state: State) -> bool:
-        interval = max(self.budget / VALIDATIONS, TRAINING * self.reserved)
-        return state.seconds - self.last >= interval
+        # a network may know its training part by heart long before the time is over
+        interval = min(max(self.budget / OFTEN, state.seconds / EARLY), self.budget / RARELY)
+        return state.seconds - self.last >= max(interval, TRAINING * self.reserved)
 
     def validated(self, state: State, seconds: float) -> None:
         self.last, self.reserved = state.seconds, seconds
