@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import small
@@ -160,6 +161,21 @@ def test_one_of_several_targets_must_be_named(tmp_path: Path) -> None:
     assert made.data.static == {"elevation": "stations.elevation"}
     assert "static elevation: a column of stations; maps need it as a field, too" in reasons
     assert made.evaluate.baselines is None
+
+
+def test_observations_alone_at_their_times_get_windows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    times = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.uniform(0, 480, 2000), unit="h")
+    place = {"lat": rng.uniform(0, 9, 2000), "lon": rng.uniform(0, 9, 2000)}
+    ships = pd.DataFrame({"time": times, **place, "sst": rng.normal(size=2000)})
+    ships.to_csv(tmp_path / "ships.csv", index=False)
+    made, reasons = first_experiment([str(tmp_path / "ships.csv")], None, tmp_path)
+    assert made.model.context_window == made.model.target_window == "(-6h, 6h]"
+    assert made.model.every == "12h"
+    assert (
+        "time window (-6h, 6h]: every time has 1 observation on average; such a window has 50"
+        in (reasons)
+    )
 
 
 def test_wind_becomes_components_on_request(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
 from gridtnp.design.models import ModelOptions
+from gridtnp.design.windows import choose_windows
 from gridtnp.errors import require_known
 from gridtnp.sources.quality import Note
 from gridtnp.sources.reading import open_data, read_source
@@ -108,9 +109,13 @@ def first_experiment(
         features=features,
         wind=winds,
     )
-    model = ModelOptions()
+    windows = choose_windows(sources[owner])
+    reasons += [f"time window {windows.window}: {windows.reason}"] * bool(windows.reason)
+    model = ModelOptions(
+        context_window=windows.window, target_window=windows.window, every=windows.every
+    )
     if winds and target is None:
-        model = ModelOptions(likelihood="bivariate-gaussian")
+        model = model.model_copy(update={"likelihood": "bivariate-gaussian"})
         reasons.append("likelihood bivariate-gaussian: u and v are correlated")
     return Experiment(data=data, split=split, model=model), tuple(reasons)
 
