@@ -33,7 +33,7 @@ def test_observations_alone_at_their_times_get_windows(
     """Otherwise, no task has an observation to predict from."""
     data = Dataset({"buoys": buoys(days=days)}, target="buoys.sst")
     model = GriddedTNP.for_data(data)
-    assert "every time has 1 observation on average" in capsys.readouterr().out
+    assert " observations on average, a single time only 1" in capsys.readouterr().out
     spec = model.spec
     tasks = list(spec.sampler(data, model.normaliser).raw_batches())
     targets = np.concatenate([one.rows for raw in tasks for one in raw.target])
@@ -42,6 +42,32 @@ def test_observations_alone_at_their_times_get_windows(
     assert np.mean(context) > 10
     assert len(context) > 20
     assert spec.window == spec.target_window != NOW
+
+
+def airports(minutes: list[int]) -> Dataset:
+    """Hourly reports of 30 stations, at some of these minutes of the hour."""
+    rng = np.random.default_rng(0)
+    sites = pd.DataFrame({"lat": rng.uniform(40, 50, 30), "lon": rng.uniform(0, 9, 30)})
+    sites["station"] = [f"S{i}" for i in range(30)]
+    hours = pd.DataFrame({"time": pd.date_range("2023-03-01", periods=72, freq="1h")})
+    table = sites.merge(hours, how="cross")
+    table["time"] += pd.to_timedelta(rng.choice(minutes, len(table)), unit="min")
+    table["t"] = rng.normal(size=len(table))
+    return Dataset({"asos": table}, target="asos.t")
+
+
+def test_stations_that_report_at_minutes_of_their_own_are_taken_together() -> None:
+    """Else, a task at 12:53 sees the few stations that report at that minute."""
+    data = airports([20, 50, 51, 52, 53, 54, 55])
+    model = GriddedTNP.for_data(data, quiet=True)
+    assert model.spec.window == model.spec.target_window == "(-30min, 30min]"
+    assert model.spec.every == "1h"
+
+
+def test_stations_that_report_at_once_have_single_times() -> None:
+    """Also those that report at one of two minutes, whose tasks are half of the stations."""
+    assert GriddedTNP.for_data(airports([50]), quiet=True).spec.window == NOW
+    assert GriddedTNP.for_data(airports([20, 50]), quiet=True).spec.window == NOW
 
 
 @pytest.mark.parametrize(
