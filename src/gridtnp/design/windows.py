@@ -1,7 +1,7 @@
 """Choosing time windows for observations at scattered times, such as those of drifting buoys.
 
 Where nearly every observation has a time of its own, or stations report at minutes of their own, a
-task at a single time has little to predict from. A task then holds what is observed around its time.
+task at a single time has little to predict from. A task then holds what is observed around it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,17 @@ LOOKED_AT = 200_000
 """Rows that tell how often stations report."""
 NEVER = np.timedelta64(2**62, "ms")
 HALVES = {
-    **{"10s": "20s", "30s": "1min", "5min": "10min", "30min": "1h", "90min": "3h"},
-    **{"3h": "6h", "6h": "12h", "12h": "24h", "36h": "3D", "5D": "10D", "15D": "30D"},
+    "10s": "20s",
+    "30s": "1min",
+    "5min": "10min",
+    "30min": "1h",
+    "90min": "3h",
+    "3h": "6h",
+    "6h": "12h",
+    "12h": "24h",
+    "36h": "3D",
+    "5D": "10D",
+    "15D": "30D",
 }
 """Half the length of each window, and its length."""
 
