@@ -127,7 +127,8 @@ def _fit_defaults(
         try:
             fitted[name] = fit_baseline(name, training, test)
         except ValueError as error:
-            notes.append(f"left out: {name}, because {error}".rstrip("."))
+            why = str(error).rstrip(".").removesuffix("; leave it out")
+            notes.append(f"left out: {name}, because {why[:1].lower()}{why[1:]}")
     return fitted, notes
 
 
