@@ -30,7 +30,6 @@ from gridtnp.network.build import build_model
 from gridtnp.network.model import NeuralProcess
 from gridtnp.recipes import Recipe
 from gridtnp.sources.reading import Data
-from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.selection import Selection
 from gridtnp.tasks.specification import TaskSpec
 from gridtnp.training.distributed import device_here
@@ -120,8 +119,8 @@ class GriddedTNP:
         start: Literal["kriging", "pretrained"] | None = None,
         likelihood: str | Likelihood | dict[str, str | Likelihood] | None = None,
         recipe: Recipe | str | None = None,
-        context_window: str = NOW,
-        target_window: str = NOW,
+        context_window: str | None = None,
+        target_window: str | None = None,
         lead: str = "0h",
         every: str | None = None,
         seed: int = 0,
@@ -151,7 +150,8 @@ class GriddedTNP:
                 some by name: `{"tmax": "gaussian", "rain": "bernoulli-gamma"}`. By default it is
                 chosen from the values (docs/likelihoods.md).
             recipe: Training recipe, a `Recipe` or the name of one.
-            context_window: Times of the context relative to the task's, such as `"(-6h, 0h]"`.
+            context_window: Times of the context relative to the task's, such as `"(-6h, 0h]"`; by
+                default the task's own time, or more if single times hold too few observations.
             target_window: Times of the targets relative to that of the task plus the lead.
             lead: Lead time of a forecast, such as `"24h"`.
             every: Interval of task times, such as `"6h"`; by default the target's own times.

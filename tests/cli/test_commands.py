@@ -112,6 +112,7 @@ def test_report_writes_one_page(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     record = json.loads(output(capsys, "report", "runs/exp", *few, "--overwrite", "--json"))
     assert record == {"wrote": "runs/exp/report.html"}
     assert "No such folder" in error(capsys, 1, "report", "runs/exp", "-o", "missing/a.html")
+    assert "No such model: runs/none" in error(capsys, 1, "report", "runs/none")
     run = Path(shutil.copytree("runs/exp", tmp_path / "run"))
     settings = yaml.safe_load((run / "experiment.yaml").read_text()) | {"split": {}}
     (run / "experiment.yaml").write_text(yaml.safe_dump(settings))

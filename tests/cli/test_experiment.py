@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import small
@@ -160,6 +161,48 @@ def test_one_of_several_targets_must_be_named(tmp_path: Path) -> None:
     assert made.data.static == {"elevation": "stations.elevation"}
     assert "static elevation: a column of stations; maps need it as a field, too" in reasons
     assert made.evaluate.baselines is None
+
+
+def test_what_stands_for_missing_is_masked(tmp_path: Path) -> None:
+    """Else, `init && fit && report` learns -9999 degrees."""
+    rows = small.table()
+    rows.loc[::9, "t2m"] = -9999
+    rows.to_csv(tmp_path / "stations.csv", index=False)
+    made, reasons = first_experiment([str(tmp_path / "stations.csv")], None, tmp_path)
+    assert made.data.na_values == (-9999,)
+    assert "missing values -9999: in stations, far from all other values" in reasons
+
+
+@pytest.mark.parametrize("name", ["Elevation", "elev_m"])
+def test_the_elevation_of_stations_goes_with_fields(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    """A field of elevation is one feature with the column of stations, under any name; without a
+    field, gridded sources lack it.
+    """
+    rows = small.table()
+    elevation = next(c for c in rows if c.lower().startswith("elev"))
+    rows.rename(columns={elevation: name}).to_csv(tmp_path / "stations.csv", index=False)
+    files = [str(tmp_path / "stations.csv"), str(folder / "era5.nc")]
+    made, _ = first_experiment([*files, str(folder / "relief.nc")], None, folder)
+    assert set(made.data.static) == {"elevation"}
+    made, reasons = first_experiment(files, None, folder)
+    assert made.data.static == {}
+    assert f"static {name}: left out, because era5 has none; give it as a field" in reasons
+    made.write(folder / "plain.yaml")
+    read_experiment(folder / "plain.yaml").dataset()
+
+
+def test_observations_alone_at_their_times_get_windows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    times = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.uniform(0, 480, 2000), unit="h")
+    place = {"lat": rng.uniform(0, 9, 2000), "lon": rng.uniform(0, 9, 2000)}
+    ships = pd.DataFrame({"time": times, **place, "sst": rng.normal(size=2000)})
+    ships.to_csv(tmp_path / "ships.csv", index=False)
+    made, reasons = first_experiment([str(tmp_path / "ships.csv")], None, tmp_path)
+    assert made.model.context_window == made.model.target_window == "(-6h, 6h]"
+    assert made.model.every == "12h"
+    assert "time window (-6h, 6h]: 50 observations on average, a single time only 1" in reasons
 
 
 def test_wind_becomes_components_on_request(tmp_path: Path) -> None:

@@ -504,3 +504,31 @@ def test_every_part_knows_the_training_part_of_its_split() -> None:
     assert train.training is val.training is test.training is train
     assert test.at("2019-03-07").training is train
     assert dataset().training is None
+
+
+def test_a_part_tells_which_targets_it_has() -> None:
+    """Its sources are printed as a whole, which must not look as if training had all of them."""
+    train, _, test = dataset().split(["2019-03-04", "2019-03-06"], hold_out_stations=0.5)
+    assert (
+        repr(train).splitlines()[1]
+        == "  targets at 6 of 12 stations and 3 times, of these sources:"
+    )
+    assert repr(test).splitlines()[1].startswith("  targets at 3 of 12 stations and ")
+    assert "targets" not in repr(dataset())
+
+
+def test_places_without_names_are_not_called_stations() -> None:
+    buoys = weather.stations().drop(columns="station")
+    data = Dataset({"buoys": buoys}, target="buoys.t2m")
+    assert "96 observations at 12 locations, " in repr(data)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_source_or_target_without_a_name_is_one_sentence() -> None:
+    table = weather.stations()
+    with pytest.raises(ValueError, match=r"^sources is one DataFrame: must give every source a na"):
+        Dataset(table, target="t2m")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^Target 't2m' has no source; did you mean 'obs\.t2m'\?"):
+        Dataset({"obs": table}, target="t2m")
+    with pytest.raises(ValueError, match=r"^time=\['2019'\]: must be two dates"):
+        Dataset({"obs": table}, target="obs.t2m").split("2019")

@@ -34,6 +34,7 @@ VALUES = {
     "strikes": (RNG.negative_binomial(0.8, 0.2, N * T).astype(float), None),
     "calls": (RNG.poisson(1.5, N * T).astype(float), None),
     "wet": (WET.astype(float), None),
+    "DIR": (RNG.integers(0, 37, N * T) * 10.0, None),
 }
 CHOSEN = {
     "rain": ("bernoulli-gamma", r"\d+ % zeros, never negative"),
@@ -51,6 +52,7 @@ CHOSEN = {
     "cover": ("spiked-beta", "from 0 to 1, .* zeros"),
     "strikes": ("negative-binomial", "counts whose variance is .* times their mean"),
     "calls": ("poisson", "counts whose variance is .* times their mean"),
+    "DIR": ("gaussian", "a direction, of which 0 and 360 are the same; better predict the comp"),
     "wet": ("bernoulli", "only 0 and 1, of which .* are 1"),
 }
 FAST = {"dim": 8, "heads": 2, "layers": 1, "cell": 2.0, "window": (2, 2), "prior": "none"}

@@ -282,6 +282,24 @@ def test_a_default_baseline_that_does_not_work_is_left_out_with_a_note() -> None
 # ---- what cannot be ------------------------------------------------------------------------------
 
 
+def test_a_few_stations_are_enough_for_rivals() -> None:
+    """One in ten of the training stations is a target of theirs, but at least one."""
+    train, _, test = dataset(table(stations=6)).split(
+        ["2001-01-21", "2001-01-31"], hold_out_stations=0.34
+    )
+    evaluation = model_for(train).evaluate(test)
+    assert {"regression-kriging", "kriging"} <= set(evaluation.to_dataframe()["forecast"])
+
+
+def test_a_baseline_that_is_left_out_is_one_sentence() -> None:
+    train, _, test = dataset(table(stations=4)[::4]).split(["2001-01-21", "2001-01-31"])
+    notes = model_for(train).evaluate(test).notes
+    note = next(note for note in notes if note.startswith("left out: kriging, because"))
+    assert note.endswith(
+        "because no training time has two observations of 't', which kriging needs"
+    )
+
+
 def test_bad_names_and_missing_parts_are_refused(model: GriddedTNP, parts: Parts) -> None:
     with pytest.raises(
         ValueError, match=r"^Unknown baseline 'krigging'; did you mean 'kriging'\?$"

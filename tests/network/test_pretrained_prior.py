@@ -80,6 +80,22 @@ def test_a_share_blends_means_and_log_standard_deviations() -> None:
     torch.testing.assert_close(some.stddev.log(), expected)
 
 
+def test_a_covariate_far_from_the_context_does_not_carry_it_away() -> None:
+    """Ten stations in a plain say nothing of mountains: a slope per metre of their noise does."""
+    one, made = task(10), network()
+    seen, target = one.context["stations"], one.target
+    assert seen.features is not None
+    plain = replace(seen, features=1.0 + 1e-5 * seen.features)
+    one = Task({"stations": plain}, target)
+    with torch.no_grad():
+        made.share.fill_(0.0)
+        alone = made(one)
+        made.share.fill_(0.25)
+        blended = made(one)
+    assert (blended.mean - alone.mean).abs().max() < 2.0
+    assert (blended.stddev < 5 * alone.stddev).all()
+
+
 def test_contexts_that_say_nothing_leave_kriging_alone() -> None:
     context = points(50, 1)
     mask = torch.stack([torch.arange(50) < 2, torch.arange(50) < 30])  # two observations; thirty

@@ -209,3 +209,33 @@ def test_names_of_columns_in_several_levels_are_joined() -> None:
         assert source.names == ("t2m_max", "t2m_mean")
         assert not notes
         assert source.size == len(frame)
+
+
+def test_names_with_blanks_and_of_observation_times_are_recognised() -> None:
+    frame = weather.stations().rename(
+        columns={"lat": "Latitude", "lon": "LON", "station": "Station Name", "time": "obs_time"}
+    )
+    records, notes = read_table("obs", frame)
+    expected, _ = read_table("obs", weather.stations())
+    assert records.times is not None
+    assert expected.times is not None
+    assert (records.times == expected.times).all()
+    assert (records.labels == expected.labels).all()
+    assert not notes
+    assert read_table("obs", frame.rename(columns={"obs_time": "Date Time"}))[0].times is not None
+
+
+def test_duplicates_are_found_across_both_ranges_of_longitudes() -> None:
+    frame = weather.stations().assign(lon=lambda f: -81.4333 - f["lon"].abs().round(1))
+    again = frame.assign(lon=(frame["lon"] + 360).round(4))
+    _, notes = read_table("obs", pd.concat([frame, again]))
+    assert [(note.why, note.count) for note in notes] == [("duplicates", len(frame))]
+
+
+def test_a_table_with_a_column_per_station_is_one_short_sentence() -> None:
+    wide = pd.DataFrame(np.ones((3, 200)), columns=[f"S{i}" for i in range(200)])
+    with pytest.raises(
+        ValueError, match=r"'S100'.* and 188 more; .* row per station and time"
+    ) as e:
+        read_table("obs", wide)
+    assert len(str(e.value)) < 400

@@ -179,7 +179,8 @@ def report(
 ) -> None:
     """Write a report of a run as one HTML file: maps, calibration, scores."""
     path = run / "report.html" if output is None else output
-    require_free(path, overwrite)
+    if output is not None or run.is_dir():  # else, loading says what a run is
+        require_free(path, overwrite)
     model, experiment = load_run(run)
     train, _, test = experiment.parts()
     names = experiment.evaluate.baselines if baselines is None else baselines

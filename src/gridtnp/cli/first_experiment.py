@@ -16,7 +16,9 @@ from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
 from gridtnp.design.models import ModelOptions
+from gridtnp.design.windows import choose_windows
 from gridtnp.errors import require_known
+from gridtnp.sources.coordinates import NAMES, plain
 from gridtnp.sources.quality import Note
 from gridtnp.sources.reading import open_data, read_source
 from gridtnp.sources.source import Panel, Source
@@ -27,7 +29,7 @@ FEW_TIMES = 20
 """Fewer leave no time for validation after a gap."""
 DAY = np.timedelta64(1, "D")
 UNITS = {name: duration(f"1{name}") for name in ("D", "h", "min", "s", "ms")}
-ELEVATION = ("elevation", "altitude", "height", "elev", "alt")
+ELEVATION = (*NAMES["elevation"], "height")
 """Names of columns that hold the height of a station."""
 SHOWN = 8
 """Most variables in a message."""
@@ -77,7 +79,8 @@ def first_experiment(
     u and v are then the target, unless another one is given.
     """
     paths = name_files(files)
-    found = {name: source for name, (source, _) in inspect_files(files).items()}
+    inspected = inspect_files(files)
+    found = {name: source for name, (source, _) in inspected.items()}
     winds = {} if wind is None else _parse_wind(wind, found)
     for name, columns in winds.items():
         found[name], _ = read_source(name, wind_components(open_data(paths[name]), *columns))
@@ -96,21 +99,44 @@ def first_experiment(
     static = {v: _relative(paths[n], folder) for n, s in static_grids.items() for v in s.names}
     if static:
         reasons.append(f"static {', '.join(static)}: on a grid without times")
+    others = [name for name in sources if name != owner]
     for column in sources[owner].columns:
-        if column.lower() in ELEVATION and column not in static:
-            static[column] = f"{owner}.{column}"
-            reasons.append(f"static {column}: a column of {owner}; maps need it as a field, too")
+        if plain(column) not in ELEVATION or any(plain(name) in ELEVATION for name in static):
+            continue
+        without = [n for n in others if not any(plain(c) in ELEVATION for c in sources[n].columns)]
+        if without:
+            reasons.append(
+                f"static {column}: left out, because {without[0]} has none; give it as a field"
+            )
+            continue
+        static[column] = f"{owner}.{column}"
+        reasons.append(f"static {column}: a column of {owner}; maps need it as a field, too")
+    missing: dict[float, str] = {
+        note.sentinel: note.source
+        for _, notes in inspected.values()
+        for note in notes
+        if note.sentinel is not None
+    }
+    reasons += [
+        f"missing values {value:g}: in {name}, far from all other values"
+        for value, name in missing.items()
+    ]
     split, features = _split(sources[owner], reasons), _features(sources[owner])
     data = Sources(
         sources={name: _relative(paths[name], folder) for name in sources},
         target=targets[0] if len(targets) == 1 else targets,
         static=static,
         features=features,
+        na_values=tuple(missing),
         wind=winds,
     )
-    model = ModelOptions()
+    windows = choose_windows(sources[owner])
+    reasons += [f"time window {windows.window}: {windows.reason}"] * bool(windows.reason)
+    model = ModelOptions(
+        context_window=windows.window, target_window=windows.window, every=windows.every
+    )
     if winds and target is None:
-        model = ModelOptions(likelihood="bivariate-gaussian")
+        model = model.model_copy(update={"likelihood": "bivariate-gaussian"})
         reasons.append("likelihood bivariate-gaussian: u and v are correlated")
     return Experiment(data=data, split=split, model=model), tuple(reasons)
 

@@ -14,10 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from jaxtyping import Float, Shaped
 
 from gridtnp.data.coast import LAND, Coast
-from gridtnp.data.description import describe_source, record_of, unit_conflicts
+from gridtnp.data.description import describe_source, places_word, record_of, unit_conflicts
 from gridtnp.data.features import COMPUTED, StaticFeature, static_features
 from gridtnp.data.splits import Period, hold_out, periods, show_period
 from gridtnp.errors import require_known
@@ -56,6 +58,11 @@ class Dataset:
         error: Mapping[str, float | str] | float | str | None = None,
         memory: int = 2**30,
     ) -> None:
+        if isinstance(sources, pd.DataFrame | xr.Dataset | str | os.PathLike):
+            raise ValueError(
+                f"sources is one {type(sources).__name__}: must give every source a name, e.g. "
+                "{'stations': table}."
+            )
         if not sources:
             raise ValueError("sources is empty: a dataset needs at least one source.")
         if isinstance(na_values, str):
@@ -295,12 +302,22 @@ class Dataset:
             lines[0] += f", {show_period(self.period)}"
         if self.held_out:
             lines[0] += ", at held-out locations"
+        if self.period is not None or self.target_places is not None:
+            lines.append(f"  targets {self._targets()}, of these sources:")
         for source in self.sources.values():
             lines += [f"  {line}" for line in describe_source(source)]
         if self.feature_names:
             lines.append(f"  features: {', '.join(self.feature_names)}")
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
+
+    def _targets(self) -> str:
+        """How many places and times the targets of this part have."""
+        source, times = self.sources[self.target_source], self.times()
+        ids = np.arange(len(source.lat)) if source.labels is None else source.labels
+        used = ids if self.target_places is None else ids[self.target_places]
+        text = f"at {len(np.unique(used)):,} of {len(np.unique(ids)):,} {places_word(source)}"
+        return text if times is None else f"{text} and {len(times):,} times"
 
     def fingerprint(self) -> str:
         """A hash of the data; values that stay on disk are not read."""
@@ -354,6 +371,11 @@ class Dataset:
                         f"Variable {variable!r} of source {owner!r} is not used: "
                         f"{note.why}{example}."
                     )
+            having = [s.name for s in self.sources.values() if name in s.names]
+            if owner not in self.sources and having:
+                raise ValueError(
+                    f"Target {name!r} has no source; did you mean '{having[0]}.{name}'?"
+                )
         found = [self.variables_of(name) for name in wanted]
         owners = list(dict.fromkeys(source.name for source, _ in found))
         if len(owners) != 1:

@@ -26,6 +26,7 @@ Period = tuple[np.datetime64, np.datetime64]
 
 def periods(borders: Sequence[Any], gap: Any, within: Period | None) -> list[Period | None]:
     """The periods of train, validation and test; a `gap` after each border is left out."""
+    borders = [borders] if isinstance(borders, str) else borders
     times = to_times(list(map(str, borders)), "time")
     if len(times) != 2 or not times[0] < times[1]:
         raise ValueError(

@@ -86,6 +86,11 @@ class Values:
         return Variable(self.name.partition(".")[2], self.units).in_degrees
 
     @property
+    def is_direction(self) -> bool:
+        named = Variable(self.name.partition(".")[2]).is_direction
+        return named and 180 < self.high <= 360
+
+    @property
     def _units(self) -> str:
         return (self.units or "").lower().rstrip("s")
 
@@ -220,6 +225,9 @@ def _automatic(values: Values) -> tuple[Kind, str]:
         return "bernoulli", f"only 0 and 1, of which {ones} are 1"
     if values.is_fraction:
         return "spiked-beta", f"from 0 to {values.limit:g}, {zeros} zeros"
+    if values.is_direction:
+        way = "better predict the components of the wind (docs/likelihoods.md)"
+        return "gaussian", f"a direction, of which 0 and 360 are the same; {way}"
     if values.is_temperature:
         return "gaussian", "a temperature, which 0 does not limit"
     off = values.low / values.std

@@ -43,13 +43,14 @@ from gridtnp.design.likelihoods import Choice, choose_likelihoods, describe
 from gridtnp.design.priors import design_prior, design_start
 from gridtnp.design.reach import require_reach_in_time, sees_enough, window_size
 from gridtnp.design.receptive_field import reach_in_cells
+from gridtnp.design.windows import Windows, choose_windows
 from gridtnp.distributions.kinds import Likelihood
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
 from gridtnp.recipes import Recipe, recipe
 from gridtnp.sources.source import Panel
+from gridtnp.sources.times import duration
 from gridtnp.task import Task
-from gridtnp.tasks.sampling import NOW
 from gridtnp.tasks.specification import TaskSpec
 from gridtnp.training.distributed import count, device_here
 
@@ -112,10 +113,17 @@ class ModelOptions(Part):
     start: Literal["kriging", "pretrained"] | None = None
     likelihood: str | Likelihood | dict[str, str | Likelihood] | None = None
     recipe: Recipe | str | None = None
-    context_window: str = NOW
-    target_window: str = NOW
+    context_window: str | None = None
+    target_window: str | None = None
     lead: str = "0h"
     every: str | None = None
+
+    def windows_for(self, train: Dataset) -> Windows:
+        """The time windows that are chosen from the data, if none of these options is given."""
+        given = self.context_window, self.target_window, self.every, duration(self.lead)
+        if any(given) or (self.grid is not None and "time" not in self.grid.names):
+            return Windows()
+        return choose_windows(train.sources[train.target_source])
 
     @field_validator("size")
     @classmethod
@@ -172,12 +180,14 @@ def design(train: Dataset, options: ModelOptions, config: ModelConfig | None = N
         reasons += [(LAND.replace("_", " "), "another feature", coast)] * bool(coast)
     elif LAND in config.features and LAND not in train.statics:
         train = train.with_land_fraction()
+    windows = options.windows_for(train) if config is None else Windows()
+    reasons += [("time window", windows.window, windows.reason)] * bool(windows.reason)
     spec = TaskSpec.of(
         train,
-        window=options.context_window,
-        target_window=options.target_window,
+        window=options.context_window or windows.window,
+        target_window=options.target_window or windows.window,
         lead=options.lead,
-        every=options.every,
+        every=options.every or windows.every,
     )
     through_time = spans_time(spec)
     if config is not None:

@@ -17,7 +17,7 @@ from gridtnp.tasks.specification import TaskSpec
 
 RAIN, ROOT = ("bernoulli-gamma", "censored-gamma"), 0.5
 """Likelihoods of rain, whose square roots are nearer to normal than the values themselves."""
-MAX_KRIGED = 4000
+MAX_KRIGED = 12_000
 """Most observations of a task, on average, that are kriged unless asked for."""
 MAX_PLACES, MIN_TIMES = 1000, 8
 """Most places whose persistent deviations are kept, and fewest times of each that can tell."""
@@ -35,7 +35,8 @@ def design_prior(
     if asked == "none":
         return None, "as given"
     if asked is None and points > MAX_KRIGED:
-        return None, f"more than {MAX_KRIGED:,} observations per task take too long to krige"
+        way = "unless asked for: prior='kriging'"
+        return None, f"more than {MAX_KRIGED:,} observations per task take long to krige, {way}"
     prior = _kriging(train, spec, extent)
     powers = tuple(ROOT if one.kind in RAIN else 1.0 for one in likelihood)
     if any(power != 1 for power in powers):

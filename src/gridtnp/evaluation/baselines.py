@@ -85,7 +85,7 @@ class FittedBaseline:
 class BaselineTraining:
     """What baselines are fitted to: tasks of a model's `spec` and `grid` from `train`.
 
-    If the test is at `held_out` stations, a tenth of the training stations are targets.
+    If the test is at `held_out` stations, a tenth of the training stations are targets, at least one.
     """
 
     spec: TaskSpec
@@ -102,7 +102,7 @@ class BaselineTraining:
             return
         if self.held_out and selection is None:
             own = [name for name, of in spec.contexts.items() if of.source == spec.target_source]
-            selection = dict.fromkeys(own, Fraction(0.9))
+            selection = dict.fromkeys(own, Fraction(0.9, spare=True))
         sampler = spec.sampler(self.train, None, selection, grid=self.grid, batch=1, seed=self.seed)
         times = sampler.times
         if times is not None:

@@ -12,6 +12,7 @@ from rich.progress import track
 from gridtnp.baselines.interpolation import RawTask
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
+from gridtnp.data.description import places_word
 from gridtnp.distributions.marginals import (
     Marginal,
     Scaled,
@@ -126,7 +127,8 @@ def _fit_defaults(
         try:
             fitted[name] = fit_baseline(name, training, test)
         except ValueError as error:
-            notes.append(f"left out: {name}, because {error}".rstrip("."))
+            why = str(error).rstrip(".").removesuffix("; leave it out")
+            notes.append(f"left out: {name}, because {why[:1].lower()}{why[1:]}")
     return fitted, notes
 
 
@@ -311,8 +313,8 @@ def _times(pieces: list[np.ndarray | None]) -> np.ndarray | None:
 
 def _describe_split(test: Dataset, number: int, times: np.ndarray | None) -> str:
     """The points of an evaluation, such as `38 stations never seen, 36 times from 1995-01-01 …`."""
-    gridded = test.sources[test.target_source].labels is None
-    text = f"{number:,} {'grid point' if gridded else 'station'}{'s' * (number != 1)}"
+    places = places_word(test.sources[test.target_source])
+    text = f"{number:,} {places if number != 1 else places.removesuffix('s')}"
     text += " never seen" * test.held_out
     if times is None:
         return text

@@ -41,6 +41,8 @@ PIECE = 512
 """Targets that are predicted from their nearest observations at once."""
 NODES = 16
 """Nodes of the quadrature over powers of values."""
+UNSURE = 3.0
+"""The pretrained process loses its share where it is more than so many times as uncertain."""
 LEAST_SPREAD = 0.1
 """Lowest standard deviation of values whose powers are kriged, in normalised units."""
 SPHERE = {"lat", "lon"}
@@ -203,14 +205,19 @@ class KrigedNetwork(NeuralProcess):
     def _blended(
         self, encoding: Encoding, at: Inputs, mean: Tensor, std: Tensor
     ) -> tuple[Float[Tensor, "batch m dy"], Float[Tensor, "batch m dy"]]:
-        """Means and log standard deviations, blended with those of the pretrained process."""
+        """Means and log standard deviations, blended with those of the pretrained process.
+
+        Its share fades where it is far less sure, as it is where covariates are beyond the context.
+        """
         for j, given in enumerate(encoding.pretrained):
             if given is None or not mean.shape[1]:
                 continue
-            mean, std, share, rows = mean.clone(), std.clone(), self.share[j].to(mean), given.usable
+            mean, std, rows = mean.clone(), std.clone(), given.usable
+            own, width = mean[rows, :, j], std[rows, :, j]
             other, spread = (v.to(mean) for v in given.predict(at))
-            mean[rows, :, j] = mean[rows, :, j].lerp(other, share)
-            std[rows, :, j] = std[rows, :, j].log().lerp(spread.log(), share).exp()
+            share = self.share[j].to(mean) * (UNSURE * width / spread).clamp_max(1).square()
+            mean[rows, :, j] = own.lerp(other, share)
+            std[rows, :, j] = width.log().lerp(spread.log(), share).exp()
         return mean, std
 
     def _back(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ without case. Latitudes and longitudes are converted to degrees north and east.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ from jaxtyping import Float
 NAMES: dict[str, tuple[str, ...]] = {
     "lat": ("lat", "latitude", "nav_lat", "lats", "y"),
     "lon": ("lon", "longitude", "nav_lon", "lons", "long", "lng", "x"),
-    "time": ("valid_time", "time", "datetime", "date", "timestamp", "valid"),
+    "time": (
+        *("valid_time", "time", "datetime", "date_time", "date", "timestamp", "valid"),
+        *("obs_time", "observation_time"),
+    ),
     "level": ("level", "pressure_level", "plev", "isobaricinhpa", "isobaric", "lev", "pressure"),
     "station": (
         *("station", "station_id", "stationid", "stid", "icao", "wmo", "wmo_id", "usaf"),
@@ -27,7 +30,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "x": ("x", "easting", "xc", "rlon"),
     "y": ("y", "northing", "yc", "rlat"),
 }
-"""Accepted names of each role, the most likely first; `x` and `y` are projected coordinates."""
+"""Accepted names of each role, the most likely first; `x` and `y` are projected coordinates.
+
+Blanks and hyphens in a name count as underscores.
+"""
 WORDS = {"lat": "latitude", "lon": "longitude"}
 STANDARD_NAMES = {
     "latitude": "lat",
@@ -49,9 +55,16 @@ DEGREES = re.compile(
 )
 """Units of latitudes and longitudes, with the direction of one or the other."""
 RADIANS = ("rad", "radian", "radians")
+SHOWN = 12
+"""Most names in an error message."""
 ROW_NUMBERS = ("obs", "traj", "trajectory", "profile", "index", "level_0", "row", "record")
 """Names of columns that number rows or tracks, if they hold whole numbers."""
 CF_ROLES = {"timeseries_id": "station", "trajectory_id": "station", "profile_id": "station"}
+
+
+def plain(name: str) -> str:
+    """A name as it is compared: in lower case, with underscores."""
+    return re.sub(r"[ -]", "_", name.strip().lower())
 
 
 def recognise(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -62,7 +75,7 @@ def recognise(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         candidates = [name for name in columns if declared[name] == role]
         if not candidates:
             undeclared = [name for name in columns if declared[name] is None]
-            candidates = [name for name in undeclared if name.lower() in names]
+            candidates = [name for name in undeclared if plain(name) in names]
         if candidates:
             found[role] = min(candidates, key=lambda name: _rank(name, names))
     return found
@@ -70,6 +83,7 @@ def recognise(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]) -> None:
     """Raise unless latitude and longitude were found."""
+    named = sorted(columns)
     for role, word in WORDS.items():
         if role not in found:
             way = f"; name it {role!r} or give it the CF standard_name {word!r}."
@@ -78,7 +92,15 @@ def require_places(found: Mapping[str, str], source: str, columns: Iterable[str]
                     f", only projected {found['x']!r} and {found['y']!r}; convert them, "
                     f"e.g. by their projection: crs={{{source!r}: 'EPSG:25832'}}."
                 )
-            raise ValueError(f"Source {source!r} has no {word} among {sorted(columns)}{way}")
+            elif not {"lat", "lon"} & set(found) and len(named) > SHOWN:
+                way += " If every column is a station, give a row per station and time (melt)."
+            raise ValueError(f"Source {source!r} has no {word} among {shown(named)}{way}")
+
+
+def shown(names: Sequence[str]) -> str:
+    """Some names for an error message: the first ones, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{list(names[:SHOWN])}{more}"
 
 
 def units_text(attributes: Mapping[str, Any]) -> str:
@@ -140,8 +162,8 @@ def why_no_variable(column: str, columns: Collection[str], integers: bool) -> st
 
     `integers` is whether it holds nothing else.
     """
-    name = column.lower()
-    if not name or re.fullmatch(r"unnamed: \d+(_level_\d+)?", name):
+    name = plain(column)
+    if not name or re.fullmatch(r"unnamed:_\d+(_level_\d+)?", name):
         return f"column {column!r} has no name"
     first = re.sub(r"\.\d+$", "", column)
     if first != column and first in columns:
@@ -209,4 +231,4 @@ def _declared_role(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _rank(name: str, names: tuple[str, ...]) -> int:
-    return names.index(name.lower()) if name.lower() in names else len(names)
+    return names.index(plain(name)) if plain(name) in names else len(names)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
@@ -72,6 +72,8 @@ class Note:
     count: int
     total: int
     example: str = ""
+    sentinel: float | None = None
+    """The value that seems to stand for missing, if the note is about one."""
 
     def __str__(self) -> str:
         share = f" of {self.total:,}" if self.total != self.count else ""
@@ -129,7 +131,8 @@ def sentinels(source: str, column: str, values: np.ndarray) -> list[Note]:
         if size >= HUGE or beyond > max(high - low, size) / 4:
             shown = str(value).removesuffix(".0")
             why = f"{column} is {shown}, which often stands for missing; na_values=[{shown}] masks"
-            notes.append(Note(source, "noticed", f"{why} it", int(count), values.size))
+            note = Note(source, "noticed", f"{why} it", int(count), values.size)
+            notes.append(replace(note, sentinel=float(shown)))
     return notes
 
 

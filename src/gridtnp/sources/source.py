@@ -48,6 +48,11 @@ class Variable:
             return bool(TEMPERATURE.search(self.name.lower()))
         return re.sub("^degrees?[ _]", "", self.units.lower().rstrip("s")) in DEGREES
 
+    @property
+    def is_direction(self) -> bool:
+        """Whether it is a direction in degrees, by its name."""
+        return bool(DIRECTION.search(self.name.lower()))
+
 
 NEAR_ZERO = 2.0
 """Values that are never negative are near zero if the lowest is less than this many standard
@@ -55,6 +60,7 @@ deviations above it; else predictions, about as low and no wider, stay positive.
 DEGREES = ("c", "°c", "degc", "deg_c", "celsiu", "f", "°f", "degf", "deg_f", "fahrenheit")
 """Without a final s."""
 TEMPERATURE = re.compile(r"temp|dew|^(2?t|t2m|2d|d2m|sst|t.?(max|min|mean|avg)|tas(max|min)?)$")
+DIRECTION = re.compile(r"direction|azimuth|(^|_)(w?dir|wd|w?dd|drct)(_?10m?)?$")
 SYMBOLS = {
     "degC": "°C", "celsius": "°C", "deg_C": "°C", "degF": "°F", "kelvin": "K", "m s-1": "m/s",
     "m s**-1": "m/s", "percent": "%", "kg m-2": "kg/m²", "W m-2": "W/m²", "degrees": "°",

@@ -11,10 +11,12 @@ import pandas as pd
 
 from gridtnp.sources.coordinates import (
     NAMES,
+    plain,
     possible,
     recognise,
     require_file_name,
     require_places,
+    shown,
     to_degrees,
     units_text,
     why_no_variable,
@@ -25,6 +27,8 @@ from gridtnp.sources.quality import Missing, Note, sentinels
 from gridtnp.sources.source import Records, Variable
 from gridtnp.sources.times import show, to_times
 
+SAME = 9
+"""Decimals of degrees that tell locations apart: 0.1 mm, and more than longitudes lose by 360°."""
 LONG_VALUES = ("observation", "value")
 """Names of the column of values in a table in long format, beside `variable`."""
 
@@ -76,7 +80,7 @@ def read_table(
     if times is None and any(note.count > total / 2 for note in duplicates):
         raise ValueError(
             f"Source {name!r} has several rows per location, but no time among "
-            f"{sorted(map(str, frame.columns))}; name its times 'time'."
+            f"{shown(sorted(map(str, frame.columns)))}; name its times 'time'."
         )
     described = []
     for i, column in enumerate(rows.variables):
@@ -223,7 +227,7 @@ def index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
     if isinstance(frame.columns, pd.MultiIndex):
         frame = frame.set_axis(["_".join(filter(None, map(str, c))) for c in frame.columns], axis=1)
     if isinstance(frame.index, pd.DatetimeIndex) and frame.index.name is None:
-        timed = any(str(column).lower() in NAMES["time"] for column in frame.columns)
+        timed = any(plain(str(column)) in NAMES["time"] for column in frame.columns)
         frame = frame if timed else frame.rename_axis(index="time")
     levels = [level for level in frame.index.names if level is not None]
     levels = [level for level in levels if level not in frame.columns]
@@ -238,7 +242,7 @@ def _long_to_wide(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     kind = lower["variable"]
     roles = {name for names in NAMES.values() for name in names}
-    keys = [c for c in frame.columns if str(c).lower() in roles and c not in (value, kind)]
+    keys = [c for c in frame.columns if plain(str(c)) in roles and c not in (value, kind)]
     if not keys:
         require_places({}, name, map(str, frame.columns))
     # repeated observations get a row each, so that they are counted as duplicates later
@@ -360,8 +364,11 @@ def _drop_duplicates(
     values: np.ndarray,
     total: int,
 ) -> tuple[np.ndarray, list[Note]]:
-    """Keep the first row per station, location and time."""
-    keys = {"label": labels, "lat": lat, "lon": lon}
+    """Keep the first row per station, location and time.
+
+    A longitude of the range from 0 to 360 differs by rounding from the same one in the other range.
+    """
+    keys = {"label": labels, "lat": lat.round(SAME), "lon": lon.round(SAME)}
     if times is not None:
         keys["time"] = times
     table = pd.DataFrame(keys)[valid]
