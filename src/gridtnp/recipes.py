@@ -29,8 +29,8 @@ class Recipe:
     `optimiser="muon"` uses Muon for the hidden weight matrices and AdamW for all other parameters.
     `schedule="cosine"` warms up linearly over the fraction `warm_up` of the steps, then decays to
     zero. `ema` is the decay of a moving average of the weights, which is then validated and kept
-    (0: none). Training stops early after `patience` validations without improvement (0: never), or
-    after two if the log-likelihood per target is then 0.02 below its best.
+    (0: none). Training stops early after `patience` validations that do not improve the
+    log-likelihood per target by 0.001 (0: never), or after two if it is then 0.02 below its best.
     With `minutes`, the clock decides: training ends after that time, validation included, and the
     schedule follows the elapsed time; `steps` is then an estimate. `threads` are CPU threads.
     """

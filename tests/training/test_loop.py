@@ -238,9 +238,11 @@ def test_the_best_weights_are_kept_and_waiting_ends_early(tmp_path: Path) -> Non
         ([0.0, -0.03, -0.01, 0.1, 0.1, 0.2], 6),
         ([0.0, -0.01, -0.01, -0.01, -0.01, 1.0], 5),  # the patience
         ([0.0, math.nan, -0.03, 1.0, 1.0, 1.0], 3),
+        ([0.0, 2e-4, 4e-4, 6e-4, 8e-4, 1.0], 5),  # hardly rises
+        ([0.0, 2e-3, 4e-3, 6e-3, 8e-3, 1.0], 6),
     ],
 )
-def test_training_ends_when_the_score_falls(
+def test_training_ends_when_the_score_falls_or_hardly_rises(
     scores: list[float], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = iter(scores)
@@ -248,6 +250,7 @@ def test_training_ends_when_the_score_falls(
     recipe = Recipe(6, 4, 1e-3, validate_every=1, patience=4)
     done = train(model(), batches, recipe, tmp_path, validation=validation())
     assert done.step == steps
+    assert done.best == max(score for score in scores[:steps] if not math.isnan(score))
     forever = replace(recipe, patience=0)
     found = iter(scores)
     assert train(model(), batches, forever, None, validation=validation()).step == 6

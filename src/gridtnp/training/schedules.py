@@ -9,7 +9,7 @@ from gridtnp.recipes import Recipe
 from gridtnp.training.checkpoints import State
 
 RARELY, OFTEN = 12, 48
-"""Validations that would be in a training by the clock, if all came as late or as early as they may."""
+"""Validations in a training by the clock, if all came as late, or as early, as they may."""
 EARLY = 6
 """Within these limits, the time so far is so many times that between validations."""
 TRAINING = 4.0

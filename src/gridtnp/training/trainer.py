@@ -48,6 +48,8 @@ from gridtnp.training.optimisers import STATE, optimiser_state, restore_optimise
 
 FALL = 0.02
 """How far below the best score a second validation without improvement ends training."""
+GAIN = 0.001
+"""Smallest improvement of the best score that is worth waiting for."""
 
 
 @dataclass
@@ -167,17 +169,19 @@ class Trainer:
         It is after the second score that does not improve if that is well below the best: the
         network then learns the training part by heart.
         """
-        if not math.isnan(score) and (self.state.best is None or score > self.state.best):
-            self.state.best, self.state.waiting = score, 0
+        best = -math.inf if self.state.best is None else self.state.best
+        if score > best:
+            self.state.best = score
             self.best = {k: v.cpu() for k, v in self._weights_to_keep().items()}
             if self.files is not None and self.accelerator.is_main_process:
                 state = State(self.state.step, self.state.seconds, score)
                 state.tensors = add_prefix("model", self.best)
                 save_checkpoint(self.files.best, state, self.recipe)
+        if score > best + GAIN:
+            self.state.waiting = 0
             return
         self.state.waiting += 1
-        falls = self.state.best is not None and score < self.state.best - FALL
-        patience = min(self.recipe.patience, 2) if falls else self.recipe.patience
+        patience = min(self.recipe.patience, 2) if score < best - FALL else self.recipe.patience
         self.state.stopped = 0 < patience <= self.state.waiting
 
     # ---- checkpoints -----------------------------------------------------------------------------
