@@ -20,6 +20,7 @@ from fitting_cases import PATIENCE, RECIPE, dataset, environment, parts, small, 
 from gridtnp.estimator import GriddedTNP
 from gridtnp.files import read_tensors
 from gridtnp.recipes import Recipe
+from gridtnp.recipes import recipe as to_recipe
 from gridtnp.tasks.selection import Count
 from gridtnp.training.distributed import device_here
 from gridtnp.training.estimates import Estimate, estimate
@@ -377,3 +378,18 @@ def test_metrics_cut_short_by_a_kill_are_still_read(tmp_path: Path) -> None:
     assert [line["step"] for line in run.read_metrics()] == [1, 2]
     run.drop_metrics_after(1)
     assert run.metrics.read_text() == '{"step": 1}\n'
+
+
+def test_without_a_validation_part_networks_that_correct_kriging_train_less(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would end a training in which the network learns its stations by heart."""
+    monkeypatch.setattr("gridtnp.training.fit.UNJUDGED", 2)
+    train, val, _ = parts()
+    model = GriddedTNP.for_data(train, dim=8, heads=2, layers=1, quiet=True)
+    assert to_recipe(model.recipe).steps == 1_000
+    assert to_recipe(model.fit(train).recipe).steps == 2
+    assert "recipe: 2 steps" in capsys.readouterr().out
+    own = Recipe(3, 2)
+    assert to_recipe(model.fit(train, recipe=own, quiet=True).recipe).steps == 3
+    assert to_recipe(model.fit(train, val, recipe=own, quiet=True).recipe).steps == 3

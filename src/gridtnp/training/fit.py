@@ -54,6 +54,8 @@ SHIFT_SEED = 1
 """Seed of the shift augmentation, in addition to the run's seed."""
 MEASURED = 100
 """Steps of a training for which it pays to measure the fastest number of threads."""
+UNJUDGED = 300
+"""Steps of the recipe `quick` for a network that corrects kriging, without a validation part."""
 PRIOR = 0.4
 """Part of the `minutes` of a training after which nothing optional of the prior is fitted."""
 Tracker = str | GeneralTracker
@@ -96,6 +98,8 @@ def fit(
         require_bfloat16()  # before anything is written
     sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
     if not resumed:
+        if val is None and minutes is None and isinstance(model.network, KrigedNetwork):
+            recipe = _unjudged(recipe)
         recipe = _recipe_here(recipe, minutes, model, sampler, accelerator)
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
@@ -263,6 +267,14 @@ def _recipe_here(
     steps = max(1, round(60 * minutes / shared[0]))
     often = min(recipe.validate_every, max(1, steps // 6))
     return replace(recipe, steps=steps, minutes=minutes, validate_every=often)
+
+
+def _unjudged(recipe: Recipe) -> Recipe:
+    """The recipe if no validation part can end it: in 1,000 steps a network may learn its stations
+    by heart.
+    """
+    quick = replace(to_recipe("quick"), precision=recipe.precision)
+    return replace(recipe, steps=UNJUDGED) if recipe == quick else recipe
 
 
 def _columns(model: ModelContents) -> dict[str, Sequence[str]]:
