@@ -201,7 +201,7 @@ def test_observations_alone_at_their_times_get_windows(tmp_path: Path) -> None:
     ships.to_csv(tmp_path / "ships.csv", index=False)
     made, reasons = first_experiment([str(tmp_path / "ships.csv")], None, tmp_path)
     assert made.model.context_window == made.model.target_window == "(-6h, 6h]"
-    assert made.model.every == "12h"
+    assert made.model.every == made.split.gap == "12h"
     assert "time window (-6h, 6h]: 50 observations on average, a single time only 1" in reasons
 
 
@@ -253,7 +253,8 @@ def test_fresh_wind_becomes_components_too(tmp_path: Path) -> None:
 )
 def test_later_parts_are_a_gap_away(freq: str, periods: int, gap: str, tmp_path: Path) -> None:
     times = pd.date_range("2000-01-01", periods=periods, freq=freq)
-    rows = pd.DataFrame({"time": times, "lat": 50.0, "lon": 1.0, "station": "A", "t": 1.0})
+    place = {"lat": [50.0, 51.0], "lon": 1.0, "station": ["A", "B"], "t": 1.0}
+    rows = pd.DataFrame({"time": times}).merge(pd.DataFrame(place), how="cross")
     rows.to_csv(tmp_path / "s.csv", index=False)
     made, _ = first_experiment([str(tmp_path / "s.csv")], None, tmp_path)
     assert made.split.gap == gap

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from gridtnp import Dataset, GriddedTNP
+from gridtnp.design.windows import Windows, choose_windows
 from gridtnp.tasks.sampling import NOW
 
 
@@ -68,6 +69,12 @@ def test_stations_that_report_at_once_have_single_times() -> None:
     """Also those that report at one of two minutes, whose tasks are half of the stations."""
     assert GriddedTNP.for_data(airports([50]), quiet=True).spec.window == NOW
     assert GriddedTNP.for_data(airports([20, 50]), quiet=True).spec.window == NOW
+
+
+def test_a_window_that_holds_no_more_is_not_chosen() -> None:
+    daily = pd.DataFrame({"time": pd.date_range("2020", periods=30), "lat": 5.0, "lon": 1.0})
+    daily["t"] = np.arange(30.0)
+    assert choose_windows(Dataset({"s": daily}, target="s.t").sources["s"]) == Windows()
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,11 @@ def test_static_features_may_come_with_the_places(model: GriddedTNP, data: Datas
             r"^Unknown source 'satations' for this model; did you mean 'stations'\?$",
         ),
         (
+            small.table,
+            None,
+            r"^context is one DataFrame: must give every source a name",
+        ),
+        (
             dict,
             None,
             r"^The context is empty; give at least one source of \['era5', 'stations'\]\.$",

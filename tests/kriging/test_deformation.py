@@ -161,3 +161,12 @@ def test_the_best_deformation_is_kept(fitted_again: float, kept: int, saved: flo
     assert all(torch.equal(p, q) for p, q in zip(made.buffers(), seen[kept], strict=True))
     weights = made.deformation.weights()
     assert all(any(torch.equal(p, q) for q in seen[2]) for p in weights)
+
+
+def test_a_single_place_supports_no_deformation() -> None:
+    """The standard error over one place is unknown."""
+    made, at = process(), points(PLACES, 1, 4)
+    y = torch.randn(4, PLACES, generator=torch.Generator().manual_seed(0)).double()
+    left = iter([1.0, *[0.1] * 100])
+    scores = lambda: torch.full((1,), next(left)).double()  # noqa: E731
+    assert deform(made, at, y, torch.ones(4, PLACES) > 0, scores) == 0

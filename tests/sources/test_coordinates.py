@@ -1,12 +1,20 @@
 """Coordinates are found by attributes, then by names; longitudes may have any range."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from exploring import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridtnp.sources.coordinates import possible, recognise, require_places, western_edge, wrap
+from gridtnp.sources.coordinates import (
+    possible,
+    recognise,
+    require_places,
+    table_places,
+    western_edge,
+    wrap,
+)
 
 
 def test_names_of_the_field_are_recognised_without_case() -> None:
@@ -86,3 +94,10 @@ def test_regions_across_the_date_line_are_not_torn(lon: list[float], torn: bool)
     assert turned[-1] - turned[0] <= max(np.ptp(lon), np.ptp(wrap(np.array(lon))))
     if torn:
         assert turned[-1] - turned[0] == np.ptp(lon)
+
+
+def test_text_as_a_coordinate_of_a_query_is_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"^Latitude 'lat' of source 'query' is not numeric \(first"
+    ):
+        table_places(pd.DataFrame({"lat": ["39.4N"], "lon": [1.0]}), "query")

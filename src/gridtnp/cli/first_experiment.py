@@ -16,7 +16,7 @@ from gridtnp.cli.experiment import Experiment, Sources, Split
 from gridtnp.cli.wind import COMPONENTS, wind_components
 from gridtnp.data.description import describe_source
 from gridtnp.design.models import ModelOptions
-from gridtnp.design.windows import choose_windows
+from gridtnp.design.windows import Windows, choose_windows
 from gridtnp.errors import require_known
 from gridtnp.sources.coordinates import NAMES, plain
 from gridtnp.sources.quality import Note
@@ -121,7 +121,9 @@ def first_experiment(
         f"missing values {value:g}: in {name}, far from all other values"
         for value, name in missing.items()
     ]
-    split, features = _split(sources[owner], reasons), _features(sources[owner])
+    windows = choose_windows(sources[owner])
+    reasons += [f"time window {windows.window}: {windows.reason}"] * bool(windows.reason)
+    split, features = _split(sources[owner], windows, reasons), _features(sources[owner])
     data = Sources(
         sources={name: _relative(paths[name], folder) for name in sources},
         target=targets[0] if len(targets) == 1 else targets,
@@ -130,8 +132,6 @@ def first_experiment(
         na_values=tuple(missing),
         wind=winds,
     )
-    windows = choose_windows(sources[owner])
-    reasons += [f"time window {windows.window}: {windows.reason}"] * bool(windows.reason)
     model = ModelOptions(
         context_window=windows.window, target_window=windows.window, every=windows.every
     )
@@ -174,7 +174,7 @@ def _is_static_grid(source: Source) -> bool:
     return _is_grid(source) and source.times is None
 
 
-def _split(source: Source, reasons: list[str]) -> Split:
+def _split(source: Source, windows: Windows, reasons: list[str]) -> Split:
     """Hold out later times and some stations, if there are enough of them."""
     stations = 0 if source.labels is None else len(np.unique(source.labels))
     held = 0.2 if stations >= FEW_STATIONS else None
@@ -182,7 +182,7 @@ def _split(source: Source, reasons: list[str]) -> Split:
     if source.times is not None and len(times := np.unique(source.times)) >= 10:
         a, b = (times[int(share * len(times))] for share in (0.8, 0.9))
         time = (str(a.astype("datetime64[s]")), str(b.astype("datetime64[s]")))
-        gap = _gap(times)
+        gap = _gap(times, windows.every)
     if time or held:
         parts = [f"times from {time[0]}" if time else "", "a fifth of the stations" * bool(held)]
         between = f", with a gap of {gap}" if gap != "0h" else ""
@@ -190,8 +190,8 @@ def _split(source: Source, reasons: list[str]) -> Split:
     return Split(time=time, gap=gap, hold_out_stations=held)
 
 
-def _gap(times: np.ndarray) -> str:
-    """A time after which weather is another one, or else a step; none for a few times."""
+def _gap(times: np.ndarray, window: str | None) -> str:
+    """A time after which weather is another one, or else a window or step; none for a few times."""
     step = np.median(np.diff(times))
     days = max(7, int(np.ceil(step / DAY)))
     for choice in (f"{days}D", "1D"):
@@ -199,6 +199,8 @@ def _gap(times: np.ndarray) -> str:
             return choice
     if len(times) < FEW_TIMES:
         return "0h"
+    if window is not None:
+        return window
     return next(f"{int(step / unit)}{name}" for name, unit in UNITS.items() if not step % unit)
 
 

@@ -58,11 +58,7 @@ class Dataset:
         error: Mapping[str, float | str] | float | str | None = None,
         memory: int = 2**30,
     ) -> None:
-        if isinstance(sources, pd.DataFrame | xr.Dataset | str | os.PathLike):
-            raise ValueError(
-                f"sources is one {type(sources).__name__}: must give every source a name, e.g. "
-                "{'stations': table}."
-            )
+        require_names(sources, "sources", "stations")
         if not sources:
             raise ValueError("sources is empty: a dataset needs at least one source.")
         if isinstance(na_values, str):
@@ -428,6 +424,15 @@ class Dataset:
         some = int((known.any(1) & ~known.all(1)).sum())
         why = "as targets: only some of the target variables are observed (context has them)"
         return [Note(source.name, "masked", why, some, source.size)] if some else []
+
+
+def require_names(given: object, what: str, name: str) -> None:
+    """Raise if one source came without a mapping from its name."""
+    if isinstance(given, pd.DataFrame | xr.Dataset | str | os.PathLike):
+        raise ValueError(
+            f"{what} is one {type(given).__name__}: must give every source a name, e.g. "
+            f"{{{name!r}: ...}}."
+        )
 
 
 def _show_places(kept: np.ndarray | None) -> str:

@@ -19,8 +19,7 @@ SCATTERED = 2.0
 ENOUGH = 128
 """Observations in a window of such data."""
 MORE = 3.0
-"""A window in which every station reports once has so many times the observations of a time, at
-least, if stations do not report at the same times."""
+"""A window has so many times the observations of a single time, at least."""
 MOST_PARTS = 25
 """A window is at most this part of the time that the data span, so that there are many tasks."""
 LOOKED_AT = 200_000
@@ -65,14 +64,12 @@ def choose_windows(source: Source) -> Windows:
         if length * MOST_PARTS > times[-1] - times[0]:
             break
         mean = source.size / _count_windows(times, length)
-        reason = f"{mean:.0f} observations on average, a single time only {each:.2g}"
-        chosen = Windows(f"(-{half}, {half}]", every, reason)
-        if each < SCATTERED:
-            found = chosen
-            if mean >= ENOUGH:
-                break
-        elif length >= interval:
-            return chosen if mean >= MORE * each else found
+        enough = mean >= ENOUGH if each < SCATTERED else length >= interval
+        if mean >= MORE * each and (each < SCATTERED or enough):
+            reason = f"{mean:.0f} observations on average, a single time only {each:.2g}"
+            found = Windows(f"(-{half}, {half}]", every, reason)
+        if enough:
+            break
     return found
 
 

@@ -85,8 +85,8 @@ class FittedBaseline:
 class BaselineTraining:
     """What baselines are fitted to: tasks of a model's `spec` and `grid` from `train`.
 
-    If the test is at `held_out` stations, a tenth of the training stations are targets, and at
-    least one.
+    If the test is at `held_out` stations, a tenth of the training stations, at least one, are
+    targets.
     """
 
     spec: TaskSpec

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from gridtnp.data.dataset import Dataset
+from gridtnp.data.dataset import Dataset, require_names
 from gridtnp.errors import require_known
 from gridtnp.inference.queries import Query
 from gridtnp.sources.quality import warn_data
@@ -44,6 +44,7 @@ class ContextReader:
         *,
         stacklevel: int = 4,
     ) -> ContextReader:
+        require_names(context, "context", spec.target_source)
         known = {held.source for held in spec.contexts.values()} | {spec.target_source}
         for name in context.sources if isinstance(context, Dataset) else context:
             require_known(name, known, "source", "for this model")

@@ -101,6 +101,8 @@ def deform(
     everything, mask = mask, plausible(process, inputs, y, mask)
     generator = torch.Generator().manual_seed(0)
     before = best = scores()
+    if len(before) < 2:
+        return 0.0
     kept = start = values_of(process)
     process.deformation.start(process.coordinates(inputs)[mask], generator)
     parameters = [*_hyper_parameters(process), *process.deformation.weights()]

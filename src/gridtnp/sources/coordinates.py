@@ -150,11 +150,19 @@ def table_places(table: pd.DataFrame, source: str) -> tuple[dict[str, str], np.n
     require_places(found, source, columns)
     lat, lon = (
         to_degrees(
-            table[found[role]].to_numpy(np.float64), role, found[role], columns[found[role]], source
+            _numbers(pd.Series(table[found[role]])), role, found[role], columns[found[role]], source
         )
         for role in ("lat", "lon")
     )
     return found, lat, lon
+
+
+def _numbers(column: pd.Series) -> np.ndarray:
+    """As numbers; text that is none stays, for `to_degrees` to name."""
+    try:
+        return column.to_numpy(np.float64)
+    except ValueError:
+        return column.to_numpy()
 
 
 def why_no_variable(column: str, columns: Collection[str], integers: bool) -> str | None:
