@@ -393,3 +393,20 @@ def test_without_a_validation_part_networks_that_correct_kriging_train_less(
     own = Recipe(3, 2)
     assert to_recipe(model.fit(train, recipe=own, quiet=True).recipe).steps == 3
     assert to_recipe(model.fit(train, val, recipe=own, quiet=True).recipe).steps == 3
+
+
+def test_the_default_of_tiny_models_ends_after_ten_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gridtnp.training.fit.LONGEST", 1e-3)
+    train, val, _ = parts()
+    model = GriddedTNP.for_data(train, dim=8, heads=2, layers=1, quiet=True)
+    for seconds, minutes in ((1e-9, None), (30.0, 1e-3)):
+        seen = Estimate(1, 1, seconds, 1)
+        monkeypatch.setattr("gridtnp.training.fit.estimate", lambda *_, seen=seen: seen)
+        monkeypatch.setattr("gridtnp.training.fit.UNJUDGED", 2)
+        found = to_recipe(model.fit(train, quiet=True).recipe)
+        assert found.minutes == minutes
+        model = GriddedTNP.for_data(train, dim=8, heads=2, layers=1, quiet=True)
+    own = Recipe(2, 2)
+    assert to_recipe(model.fit(train, val, recipe=own, quiet=True).recipe).minutes is None

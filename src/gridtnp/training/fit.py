@@ -56,6 +56,8 @@ MEASURED = 100
 """Steps of a training for which it pays to measure the fastest number of threads."""
 UNJUDGED = 300
 """Steps of the recipe `quick` for a network that corrects kriging, without a validation part."""
+LONGEST = 10.0
+"""Minutes that the recipe `quick` takes at most."""
 PRIOR = 0.4
 """Part of the `minutes` of a training after which nothing optional of the prior is fitted."""
 Tracker = str | GeneralTracker
@@ -98,8 +100,8 @@ def fit(
         require_bfloat16()  # before anything is written
     sampler = model.sampler(data, selection, batch=recipe.batch, seed=seed)
     if not resumed:
-        if val is None and minutes is None and isinstance(model.network, KrigedNetwork):
-            recipe = _unjudged(recipe)
+        if val is None and isinstance(model.network, KrigedNetwork) and _is_quick(recipe):
+            recipe = replace(recipe, steps=UNJUDGED)
         recipe = _recipe_here(recipe, minutes, model, sampler, accelerator)
     config = {} if run is None else run_config(model, recipe, sampler, val)
     if resumed and run is not None:
@@ -255,13 +257,17 @@ def _recipe_here(
     if minutes is not None and not minutes > 0:
         raise ValueError(f"minutes={minutes:g}: must be positive.")
     minutes = recipe.minutes if minutes is None else minutes
-    if minutes is None and (recipe.steps < MEASURED or torch.get_num_threads() == 1):
+    quick = minutes is None and _is_quick(recipe)
+    measured = recipe.steps >= MEASURED and torch.get_num_threads() > 1
+    if minutes is None and not (quick or measured):
         return recipe
     task, processes = sampler.draw(0), accelerator.num_processes
     found = estimate(model.network, task, recipe, accelerator.device, processes)
     shared: list[Any] = [found.seconds_per_step, found.threads]
     broadcast_object_list(shared)
     recipe = replace(recipe, threads=recipe.threads or shared[1])
+    if quick and recipe.steps * shared[0] > 60 * LONGEST:
+        minutes = LONGEST
     if minutes is None:
         return recipe
     steps = max(1, round(60 * minutes / shared[0]))
@@ -269,12 +275,12 @@ def _recipe_here(
     return replace(recipe, steps=steps, minutes=minutes, validate_every=often)
 
 
-def _unjudged(recipe: Recipe) -> Recipe:
-    """The recipe if no validation part can end it: in 1,000 steps a network may learn its stations
-    by heart.
-    """
-    quick = replace(to_recipe("quick"), precision=recipe.precision)
-    return replace(recipe, steps=UNJUDGED) if recipe == quick else recipe
+def _is_quick(recipe: Recipe) -> bool:
+    """Whether it is the default of tiny models, whose length follows the data."""
+    quick = to_recipe("quick")
+    return recipe in (
+        replace(quick, precision=recipe.precision, steps=n) for n in (quick.steps, UNJUDGED)
+    )
 
 
 def _columns(model: ModelContents) -> dict[str, Sequence[str]]:
