@@ -35,6 +35,10 @@ def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> MLP:
     return MLP(*parts, nn.Linear(dim if hidden_layers else dim_in, dim_out))
 
 
+KINDS = (nn.Linear, nn.LayerNorm, nn.ReLU, nn.Sequential, MLP)
+"""Modules that `steps` knows."""
+
+
 class AttentionBlock(nn.Module):
     """Pre-norm attention and feed-forward with residuals (appendix E, common transformer details).
 
@@ -61,8 +65,13 @@ class AttentionBlock(nn.Module):
     ) -> Float[Tensor, "batch *n dz"]:
         """Update `x` by cross-attention to `keys_values`, or by self-attention if it is None."""
         if keys_values is None:
-            return self.update(x, attend(*self._projected(x, slice(None))))
+            return self.update(x, attend(*self.projected(x)))
         return self.update(x, attend(self.queries(x), *keys_values))
+
+    def projected(self, x: Float[Tensor, "batch *n dz"]) -> tuple[Tensor, Tensor, Tensor]:
+        """One query, key and value per token: `(batch, …, heads, dh)` each."""
+        query, key, value = self._projected(x, slice(None))
+        return query, key, value
 
     def queries(self, x: Float[Tensor, "batch *n dz"]) -> Float[Tensor, "batch *n heads dh"]:
         """One query per token."""
@@ -95,20 +104,17 @@ class AttentionBlock(nn.Module):
 def steps(*modules: nn.Module) -> Iterator[Step]:
     """The steps of `ops.rowwise` that compute these modules."""
     for module in modules:
-        if is_plain(module, nn.Sequential, MLP):
-            yield from steps(*module.children())
-        elif is_plain(module, nn.Linear):
-            yield Linear(module.weight, module.bias)
-        elif (
-            is_plain(module, nn.LayerNorm)
-            and len(module.normalized_shape) == 1
-            and module.weight is not None
-        ):
-            yield Norm(module.weight, module.bias, module.eps)
-        elif is_plain(module, nn.ReLU):
-            yield Relu()
-        else:
-            yield Call(module)
+        match module if is_plain(module, *KINDS) else None:
+            case nn.Linear(weight=weight, bias=bias):
+                yield Linear(weight, bias)
+            case nn.LayerNorm(normalized_shape=(_,), weight=Tensor() as weight, bias=bias):
+                yield Norm(weight, bias, module.eps)
+            case nn.ReLU():
+                yield Relu()
+            case nn.Sequential():
+                yield from steps(*module)
+            case _:
+                yield Call(module)
 
 
 def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:

@@ -110,7 +110,7 @@ def why_not(*arguments: object, precision: torch.dtype = FLOAT) -> str | None:
     """The reason why the C back-end cannot run with these arguments."""
     if torch.compiler.is_compiling():
         return "a graph is being traced"
-    if opaque() or forward_ad._current_level >= 0:
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return "it has no forward derivatives and no batches of its own"
     for t in arguments:
         if not isinstance(t, Tensor):

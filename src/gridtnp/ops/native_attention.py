@@ -389,5 +389,7 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 
 def _flat(index: Tensor, rows: int) -> Tensor:
     """Indices into the flattened batch."""
+    if len(index) == 1:
+        return contiguous(index)
     start = torch.arange(index.shape[0], device="cpu").view(-1, 1, 1) * rows
     return contiguous(index + start)

@@ -57,8 +57,10 @@ def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
     rows = x.shape[:-1].numel()
     if rows >= MORE:
         return None
+    if rows < MANY:
+        return "there are few rows"
     maps = [step.weight.numel() for step in steps if isinstance(step, Linear)]
-    large = rows >= MANY and len(maps) > 1 and max(maps) >= LARGE
+    large = len(maps) > 1 and max(maps) >= LARGE
     return None if large else "there are few rows"
 
 
