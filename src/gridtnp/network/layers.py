@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
@@ -98,23 +98,26 @@ class AttentionBlock(nn.Module):
             z = ops.rowwise(x, *steps(self.norm), projection)
         else:
             z = ops.rowwise(x, *steps(self.norm, self.project))[..., part]
-        return split_projection(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
+        return split_projection(z.reshape(*z.shape[:-1], -1, self.heads, x.shape[-1] // self.heads))
 
 
-def steps(*modules: nn.Module) -> Iterator[Step]:
+def steps(*modules: nn.Module) -> list[Step]:
     """The steps of `ops.rowwise` that compute these modules."""
+    found: list[Step] = []
     for module in modules:
-        match module if is_plain(module, *KINDS) else None:
-            case nn.Linear(weight=weight, bias=bias):
-                yield Linear(weight, bias)
-            case nn.LayerNorm(normalized_shape=(_,), weight=Tensor() as weight, bias=bias):
-                yield Norm(weight, bias, module.eps)
-            case nn.ReLU():
-                yield Relu()
-            case nn.Sequential():
-                yield from steps(*module)
-            case _:
-                yield Call(module)
+        if not is_plain(module, *KINDS):
+            found.append(Call(module))
+        elif isinstance(module, nn.Linear):
+            found.append(Linear(module.weight, module.bias))
+        elif isinstance(module, nn.ReLU):
+            found.append(Relu())
+        elif isinstance(module, nn.Sequential):
+            found += steps(*module)
+        elif len(module.normalized_shape) == 1 and module.weight is not None:
+            found.append(Norm(module.weight, module.bias, module.eps))
+        else:
+            found.append(Call(module))
+    return found
 
 
 def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:

@@ -167,7 +167,8 @@ class GriddedNetwork(NeuralProcess):
 
     def decode(self, encoding: list[Any], target: PointSet) -> Distribution:
         raw = [self._raw(encoding, piece) for piece in in_pieces(target)]
-        return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
+        joined = torch.cat(raw, 1) if len(raw) > 1 else raw[0]
+        return self.likelihood.distribution(joined)  # over (batch, n, dy)
 
     def _tokens(self, source: str, points: PointSet) -> Iterable[TokenSet]:
         """Tokens of a source, piece by piece, `(batch, n, dz)` each."""
