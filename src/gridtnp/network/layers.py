@@ -98,7 +98,9 @@ class AttentionBlock(nn.Module):
             z = ops.rowwise(x, *steps(self.norm), projection)
         else:
             z = ops.rowwise(x, *steps(self.norm, self.project))[..., part]
-        return split_projection(z.reshape(*z.shape[:-1], -1, self.heads, x.shape[-1] // self.heads))
+        *n, width = z.shape
+        dim = x.shape[-1]
+        return split_projection(z.reshape(*n, width // dim, self.heads, dim // self.heads))
 
 
 def steps(*modules: nn.Module) -> list[Step]:
