@@ -32,7 +32,7 @@ TILE = (12, 32)
 """The largest tile of rows.c."""
 
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
-NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(KINDS)}
 Kinds = list[tuple[int, float]]
 """The number of each step's kind in rows.c, and its epsilon."""
 STEP = struct.Struct("3q4Pd")
@@ -63,8 +63,9 @@ def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
     for step in steps:
         kinds.append((NUMBERS[type(step)], step.eps if isinstance(step, Norm) else 0.0))
         one, other = tensors(step)
-        added = one is not None and isinstance(step, Add)
-        given += (one.expand(*x.shape[:-1], -1) if added else one, other)
+        if isinstance(step, Add):
+            one = step.rows.expand(*x.shape[:-1], -1)
+        given += (one, other)
     if not x.numel() or not all(t.numel() for t in given if t is not None):
         return plain(x, steps)  # what is empty has no address
     return native.apply(_Rowwise, x, *given, kinds)
