@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 import gridtnp as gt
 from gridtnp import ops, processor
@@ -111,12 +111,14 @@ def arithmetic(network: gt.NeuralProcess, task: gt.Task) -> int:
     """FLOPs of all matrix products of a forward pass, including attention.
 
     The C back-ends are left out, because PyTorch's counter cannot see their work, and so are
-    gradients, which it would follow into operations that have none.
+    gradients, which it would follow into operations that have none. It lacks attention on the CPU.
     """
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counts = {attention: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
     network.requires_grad_(False)
     for name, table in ops.BACKENDS.items():
         ops.BACKENDS[name] = tuple(b for b in table if b.name != "native")
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=counts) as counter:
         network(task)
     return counter.get_total_flops()
 
@@ -131,11 +133,9 @@ def loaded_gb() -> float:
 def model(name: str, repeats: str) -> dict[str, Any]:
     """Training step and forward pass of a preset at batch size 1, and the memory of training.
 
-    Memory is the peak of the first three steps, before there are other matrices, above that of the
-    imports, among them those of the first step of any model (`gb_loaded`).
+    Memory is the peak of the first steps, above that of the imports and of a small model's step.
     """
-    loaded = loaded_gb()
-    before = peak_gb()
+    loaded, before = loaded_gb(), peak_gb()
     network, task = gt.build_model(gt.preset(name)), task_for(name)
     step = training_step(network, task)
     for _ in range(3 if int(repeats) > 1 else 2):
@@ -146,8 +146,8 @@ def model(name: str, repeats: str) -> dict[str, Any]:
         rows["forward"] = interleaved(lambda: network(task), int(repeats))
     rows["step"] |= {"gb": memory, "gb_loaded": loaded}
     forward = arithmetic(network, task)
-    for row, flops in ((rows["forward"], forward), (rows["step"], 3 * forward)):
-        row["gflop"] = flops / 1e9
+    for row, passes in ((rows["forward"], 1), (rows["step"], 3)):
+        row["gflop"] = passes * forward / 1e9
         row["share"] = row["gflop"] / row["seconds"] / row["gflops_sgemm"]
     return {"parameters": sum(p.numel() for p in network.parameters()), **rows}
 
@@ -232,8 +232,7 @@ def targets(n: str) -> dict[str, Any]:
 def op(name: str, backend: str, size: str) -> dict[str, Any]:
     """Forward pass of an op at its size in a preset, and forward with backward pass.
 
-    Memory is that of both passes, without the inputs.
-    """
+    Memory is that of both passes, without the inputs."""
     run, inputs = _op(name, backend, size)
     before = peak_gb()
 
@@ -396,5 +395,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     case = globals()[sys.argv[1]]
     record = case(*sys.argv[2:])
-    about = {"bits": native.vector_bits(), "threads": torch.get_num_threads()}
-    print(json.dumps({**record, "processor": processor.name(), **about}))
+    record |= {"bits": native.vector_bits(), "threads": torch.get_num_threads()}
+    print(json.dumps(record | {"processor": processor.name()}))
