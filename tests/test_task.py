@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gridtnp.task import PointSet, Task, TokenSet
+from gridtnp.task import PointSet, Task, TokenSet, as_before, in_order
 
 SETTINGS = settings(max_examples=examples(60))
 NOT_FINITE = [math.nan, math.inf, -math.inf]
@@ -317,6 +317,27 @@ def test_stacking_different_columns_is_refused(
 def test_the_union_of_one_set_is_that_set() -> None:
     tokens = TokenSet(torch.randn(2, 3, 2), torch.randn(2, 3, 4), mask("110", "011"))
     assert TokenSet.union([tokens]) is tokens
+
+
+def test_permuted_points_have_everything_in_another_order() -> None:
+    made = dataclasses.replace(points(n=5, df=3), mask=mask("11011", "01101"))
+    order = torch.stack([torch.tensor([4, 0, 1, 3, 2]), torch.tensor([1, 2, 3, 4, 0])])
+    permuted = made.permuted(order)
+    for name in ("x", "y", "mask", "features"):
+        for b in range(2):
+            assert torch.equal(getattr(permuted, name)[b], getattr(made, name)[b][order[b]])
+    assert permuted.error is None
+    assert torch.equal(permuted.select([2]).x[0, 0], made.x[0, 1])
+
+
+def test_order_can_be_undone_and_differentiated() -> None:
+    values = torch.randn(2, 5, 3, requires_grad=True)
+    order = torch.rand(2, 5).argsort(1)
+    back = as_before(in_order(values, order), order)
+    assert torch.equal(back, values)
+    weight = torch.randn(2, 5, 3)
+    (grad,) = torch.autograd.grad((back * weight).sum(), values)
+    assert torch.equal(grad, weight)
 
 
 def test_a_union_holds_all_tokens_in_order() -> None:

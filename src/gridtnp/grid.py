@@ -395,8 +395,13 @@ class Grid:
             raise ValueError(
                 f"The {what} have {x.shape[-1]} coordinates, but the grid has axes {self.names}."
             )
-        for axis, coordinate in zip(self.axes, x.unbind(-1), strict=True):
+        if not x.numel():
+            return
+        extremes = torch.stack(x.flatten(0, -2).aminmax(dim=0), 1).tolist()
+        for axis, coordinate, (least, most) in zip(self.axes, x.unbind(-1), extremes, strict=True):
             low, high = self._reach(axis)
+            if least >= low and most <= high:
+                continue
             outside = (coordinate < low) | (coordinate > high)
             if outside.any():
                 example = coordinate[outside][0].item()

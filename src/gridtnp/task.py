@@ -7,7 +7,7 @@ means all points. Masked entries may hold anything, even NaN: they are replaced 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -116,9 +116,13 @@ class PointSet:
         return PointSet(*selected)  # pyright: ignore[reportArgumentType]
 
     def permuted(self, order: Int[Tensor, "batch n"]) -> PointSet:
-        """Reorder the points of each batch element."""
-        reordered = [None if v is None else in_order(v, order) for v in self._columns]
-        return PointSet(*reordered)  # pyright: ignore[reportArgumentType]
+        """Reorder the points of each batch element; they need not be validated again."""
+        reordered = object.__new__(PointSet)
+        for name in _COLUMNS:
+            value = getattr(self, name)
+            found = None if value is None else in_order(value, order)
+            object.__setattr__(reordered, name, found)
+        return reordered
 
     def none(self, batch: int) -> PointSet:
         """An empty set with the same columns."""
@@ -159,11 +163,22 @@ class PointSet:
         return PointSet(x, join("y"), mask, features, join("error"))
 
 
+_COLUMNS = tuple(field.name for field in fields(PointSet))
+
+
 def in_order(values: Shaped[Tensor, "batch n *d"], order: Int[Tensor, "batch n"]) -> Tensor:
     """Reorder rows. (`take_along_dim` would fix their number in an exported graph.)"""
     if values.ndim == 2:
         return values.gather(1, order)
     return values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+
+
+def as_before(
+    values: Shaped[Tensor, "batch n d"], order: Int[Tensor, "batch n"]
+) -> Shaped[Tensor, "batch n d"]:
+    """Undo `in_order`."""
+    index = order.unsqueeze(-1).expand(-1, -1, values.shape[-1])
+    return torch.empty_like(values).scatter(1, index, values)
 
 
 @dataclass(frozen=True, eq=False)

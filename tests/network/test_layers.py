@@ -168,3 +168,10 @@ def test_split_projections_have_the_gradient_of_the_joint_one(layout: str) -> No
     assert torch.equal(found, wanted)
     if layout == "side by side":
         assert found.data_ptr() == wanted.data_ptr()  # without a copy
+
+
+def test_a_module_can_stand_in_several_places() -> None:
+    relu, linear = nn.ReLU(), nn.Linear(4, 4)
+    network = nn.Sequential(linear, relu, linear, relu)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(ops.rowwise(x, *steps(network)), network(x))

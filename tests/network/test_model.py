@@ -55,6 +55,19 @@ def globe_task(n: int = 40) -> Task:
     return Task({"stations": points(n, 1), "ships": points(n + 9, 2)}, points(25, 1))
 
 
+def test_points_are_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever makes them: a model only reorders them, and small tasks are mostly such work."""
+    model, task = globe_model(Swin(layers=1, window=(4, 4))), globe_task()
+    validated: list[PointSet] = []
+    monkeypatch.setattr(PointSet, "__post_init__", lambda points: validated.append(points))
+    with torch.no_grad():
+        model(task)
+    assert not validated
+    with torch.no_grad():
+        model(Task({"ships": task.context["ships"]}, task.target))
+    assert validated  # the empty source
+
+
 def turned(task: Task, degrees: float) -> Task:
     """The globe turned by some degrees; longitudes stay within -180 and 180."""
 

@@ -16,7 +16,7 @@ from gridtnp.ops.rows import Add, Linear, Norm, Relu
 pytestmark = pytest.mark.compiled
 OTHERS = (  # tested elsewhere
     *("rowwise", "kernel_to_grid", "kernel_from_grid"),
-    *("stencil", "gated_cell_attention"),
+    *("neighbours", "stencil", "gated_cell_attention"),
 )
 OPS = [op for op in ops.BACKENDS if op not in OTHERS]
 

@@ -5,13 +5,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from gridtnp import ops, processor
 from gridtnp.ops import native
-from gridtnp.ops.rows import Linear
+from gridtnp.ops.rows import Linear, Relu
 
 
 def test_where_there_is_a_compiler_there_is_a_library() -> None:
@@ -346,3 +348,29 @@ def test_nothing_is_read_beyond_the_gradient(out: int) -> None:
     code = AT_THE_END_OF_MEMORY.format(out=out)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_derivatives_are_prepared_only_where_they_are_needed() -> None:
+    """What PyTorch does for them takes as long as the rest of an op on small data."""
+    if isinstance(native.library(), str):
+        pytest.skip(str(native.library()))
+    x, weight = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True)
+    made: list[str] = []
+
+    class Noting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore
+            made.append(type(ctx).__name__)
+            native.save(ctx, torch.clone, (x,))
+            return x.clone()
+
+    with torch.no_grad():
+        assert native.apply(Noting, x) is not x
+    native.apply(Noting, x)
+    assert made == ["_Unsaved", "NotingBackward"]
+    steps = (Linear(weight), Relu())
+    with torch.no_grad():
+        assert not ops.rowwise(x, *steps, backend="native").requires_grad
+    (grad,) = torch.autograd.grad(ops.rowwise(x, *steps, backend="native").sum(), weight)
+    (plain,) = torch.autograd.grad(ops.rowwise(x, *steps, backend="plain").sum(), weight)
+    torch.testing.assert_close(grad, plain)

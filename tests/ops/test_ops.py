@@ -31,7 +31,10 @@ HEADS, DH = 2, 3
 Arguments = dict[str, Any]  # in the order of the op's signature
 Spec = Mapping[str, Any]  # sizes and choices that arguments are made of
 
-OTHERS = ("rowwise", "kernel_to_grid", "kernel_from_grid", "stencil", "gated_cell_attention")
+OTHERS = (  # tested elsewhere
+    *("rowwise", "kernel_to_grid", "kernel_from_grid"),
+    *("neighbours", "stencil", "gated_cell_attention"),
+)
 OPS = [op for op in BACKENDS if op not in OTHERS]
 EVERY = [pytest.param(op, b.name, id=f"{op}-{b.name}") for op in OPS for b in BACKENDS[op]]
 FAST = [p for p in EVERY if p.values[1] != "reference"]

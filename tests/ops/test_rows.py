@@ -448,7 +448,6 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
     table = tuple(noting(b) for b in ops.BACKENDS["rowwise"])
     monkeypatch.setitem(ops.BACKENDS, "rowwise", table)
     one = Linear(torch.randn(4, 4))
-    large = Linear(torch.randn(native_rows.LARGE // 4, 4))
 
     def chosen(n: int, *steps: Step) -> str:
         x = torch.randn(n, 4)
@@ -456,12 +455,8 @@ def test_c_is_preferred_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> N
         torch.testing.assert_close(*results)
         return ran[-2]
 
-    many, more = native_rows.MANY, native_rows.MORE
-    assert chosen(many, one, large, Relu()) == "native"
-    assert chosen(many - 1, one, large, Relu()) == "plain"
-    assert chosen(many, large, Relu()) == "plain"  # a single product
-    assert chosen(more, one, Relu()) == "native"
-    assert chosen(more - 1, one, Relu()) == "plain"
+    assert chosen(native_rows.MANY, one, Relu()) == "native"
+    assert chosen(native_rows.MANY - 1, one, Relu()) == "plain"
     with ops.backends("native"):
         assert chosen(3, one) == "native"
     ops.rowwise(torch.randn(3, 4), one, backend="native")
@@ -496,14 +491,12 @@ def test_measurements_support_the_rule(vectors: str) -> None:
     path = Path(__file__).parents[2] / "benchmarks" / "results" / vectors / "sizes.json"
     supported = 0
     for width, row in json.loads(path.read_text(encoding="utf-8"))["results"].items():
-        large = int(width) ** 2 >= native_rows.LARGE
         for key, ratios in row.items():
             rows = int(key.rpartition("/")[-1]) if isinstance(ratios, dict) else 0
-            several = not key.startswith("projection")
-            if rows >= (native_rows.MANY if large and several else native_rows.MORE):
+            if rows >= native_rows.MANY:
                 assert min(ratios.values()) >= 1.0, (width, key)
                 supported += 1
-    assert supported == 18
+    assert supported == 24
 
 
 def test_sizes_may_be_symbols_while_a_graph_is_traced() -> None:

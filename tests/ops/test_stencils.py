@@ -53,6 +53,28 @@ def test_c_finds_the_same_nodes(name: str) -> None:
         assert errors[1] <= 2 * errors[0] + torch.finfo(torch.float32).eps
 
 
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("width", [None, 1, 2, 4, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_c_finds_the_same_neighbours(name: str, width: int | None, dtype: torch.dtype) -> None:
+    grid, widths = GRIDS[name]
+    widths = widths if width is None else (width,) * len(grid.axes)
+    x = places(grid).to(dtype)
+    fast, plain = (ops.neighbours(x, grid, widths, backend=b) for b in ("native", "plain"))
+    for found, expected in zip(fast, plain, strict=True):
+        assert torch.equal(found, expected)
+    assert torch.equal(plain[0], grid.neighbours(x, widths)[0])
+
+
+@pytest.mark.parametrize("backend", [None, "plain"])
+def test_neighbours_need_a_width_per_axis(backend: str | None) -> None:
+    grid, _ = GRIDS["globe"]
+    with pytest.raises(ValueError, match=r"neighbourhood widths .* not one number per axis"):
+        ops.neighbours(places(grid), grid, (3,), backend=backend)
+    with pytest.raises(ValueError, match="must be at least 1 along each axis"):
+        ops.neighbours(places(grid), grid, (3, 0), backend=backend)
+
+
 @pytest.mark.parametrize("backend", ["plain", "native"])
 def test_a_place_that_is_no_number_has_no_weight(backend: str) -> None:
     grid, width = GRIDS["globe"]

@@ -189,7 +189,15 @@ class InputEmbedding(nn.Module):
     def features(self, x: Float[Tensor, "*n d"], *values: Tensor) -> Float[Tensor, "*n f"]:
         """The features before mixing, with `values` appended."""
         pairs = zip(self.columns, self.parts, strict=True)
-        features = [part(x[..., list(columns)]) for columns, part in pairs]
+        features = [part(_columns(x, columns)) for columns, part in pairs]
         # The embeddings return feature-major memory; joining along it avoids a transposed copy.
         joined = torch.cat([f.movedim(-1, 0) for f in (*features, *values)])
         return joined.movedim(0, -1).to(self.mix.weight.dtype)
+
+
+def _columns(x: Float[Tensor, "*n d"], columns: tuple[int, ...]) -> Float[Tensor, "*n _"]:
+    """Some columns, without a copy if they lie side by side."""
+    first = columns[0] if columns else 0
+    if columns == tuple(range(first, first + len(columns))):
+        return x[..., first : first + len(columns)]
+    return x[..., list(columns)]

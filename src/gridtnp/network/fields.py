@@ -79,7 +79,7 @@ class Raster:
         x, grid = x.double(), self.grid
         position = self.position(x)
         width = [1 if axis.name == "time" else min(2, axis.size) for axis in grid.axes]
-        index, valid = grid.neighbours(position, width)
+        index, valid = ops.neighbours(position, grid, width)
         apart = grid.offset(grid.points_at(index, x.dtype), position[:, :, None]).abs()
         tent = (1 - apart).clamp_min(FAINT)
         space = [i for i, axis in enumerate(grid.axes) if axis.name != "time"]

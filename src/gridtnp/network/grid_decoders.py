@@ -90,7 +90,7 @@ class AttentionGridDecoder(GridDecoder):
     def _attend(self, grid: Grid, x: Float[Tensor, "batch n dx"]) -> Attend:
         if self.width is None:
             return ops.full_attention
-        index, valid = grid.neighbours(x, self.width)
+        index, valid = ops.neighbours(x, grid, self.width)
         return partial(ops.neighbour_attention, index=index, valid=valid)
 
 
@@ -137,7 +137,7 @@ class KernelGridDecoder(GridDecoder):
             rows = self.grid.as_rows(u.unflatten(1, self.grid.shape))
             return ops.kernel_from_grid(rows, *self.kernel.split(targets.x, u.dtype))
         x = targets.x.unsqueeze(2)
-        index, valid = self.grid.neighbours(targets.x, self.width)
+        index, valid = ops.neighbours(targets.x, self.grid, self.width)
         weight = self.kernel(x, self.grid.points_at(index, targets.x.dtype)) * valid
         weight = weight.to(u.dtype)
         element = torch.arange(u.shape[0], device=u.device).view(-1, 1, 1)

@@ -70,8 +70,7 @@ class PseudoTokenGridEncoder(GridEncoder):
 
     def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
         pseudo_tokens = self.pseudo_tokens()
-        query = self.block.queries(pseudo_tokens)
-        key, attended = self.block.keys_values(pseudo_tokens)
+        query, key, attended = self.block.projected(pseudo_tokens)
         logit = (query * key).sum(-1) * query.shape[-1] ** -0.5
         for tokens in pieces:
             cell, valid = cells_of(tokens, self.grid, self.width)
@@ -201,7 +200,7 @@ def cells_of(
     tokens: TokenSet, grid: Grid, width: Sequence[int]
 ) -> tuple[Int[Tensor, "batch n k"], Bool[Tensor, "batch n k"]]:
     """The cells that each token belongs to, and which of these entries are valid."""
-    cell, valid = grid.neighbours(tokens.x, width)
+    cell, valid = ops.neighbours(tokens.x, grid, width)
     return cell, valid if tokens.mask is None else valid & tokens.mask.unsqueeze(-1)
 
 
@@ -222,8 +221,7 @@ class SmoothPseudoTokenGridEncoder(PseudoTokenGridEncoder):
     def forward(self, pieces: Iterable[TokenSet]) -> Float[Tensor, "batch *grid dz"]:
         pseudo_tokens = self.pseudo_tokens()
         tokens_of_nodes = with_poles(self.grid, pseudo_tokens)
-        query = self.block.queries(tokens_of_nodes)
-        key, attended = self.block.keys_values(tokens_of_nodes)
+        query, key, attended = self.block.projected(tokens_of_nodes)
         logit = (query * key).sum(-1) / query.shape[-1] ** 0.5
         for tokens in pieces:
             attended, logit = self._attend(query, tokens, logit, attended)

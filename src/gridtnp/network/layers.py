@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
@@ -35,6 +35,10 @@ def mlp(dim_in: int, dim_out: int, *, dim: int, hidden_layers: int = 2) -> MLP:
     return MLP(*parts, nn.Linear(dim if hidden_layers else dim_in, dim_out))
 
 
+KINDS = (nn.Linear, nn.LayerNorm, nn.ReLU, nn.Sequential, MLP)
+"""Modules that `steps` knows."""
+
+
 class AttentionBlock(nn.Module):
     """Pre-norm attention and feed-forward with residuals (appendix E, common transformer details).
 
@@ -61,8 +65,13 @@ class AttentionBlock(nn.Module):
     ) -> Float[Tensor, "batch *n dz"]:
         """Update `x` by cross-attention to `keys_values`, or by self-attention if it is None."""
         if keys_values is None:
-            return self.update(x, attend(*self._projected(x, slice(None))))
+            return self.update(x, attend(*self.projected(x)))
         return self.update(x, attend(self.queries(x), *keys_values))
+
+    def projected(self, x: Float[Tensor, "batch *n dz"]) -> tuple[Tensor, Tensor, Tensor]:
+        """One query, key and value per token: `(batch, …, heads, dh)` each."""
+        query, key, value = self._projected(x, slice(None))
+        return query, key, value
 
     def queries(self, x: Float[Tensor, "batch *n dz"]) -> Float[Tensor, "batch *n heads dh"]:
         """One query per token."""
@@ -89,26 +98,28 @@ class AttentionBlock(nn.Module):
             z = ops.rowwise(x, *steps(self.norm), projection)
         else:
             z = ops.rowwise(x, *steps(self.norm, self.project))[..., part]
-        return split_projection(z.unflatten(-1, (-1, self.heads, x.shape[-1] // self.heads)))
+        *n, width = z.shape
+        dim = x.shape[-1]
+        return split_projection(z.reshape(*n, width // dim, self.heads, dim // self.heads))
 
 
-def steps(*modules: nn.Module) -> Iterator[Step]:
+def steps(*modules: nn.Module) -> list[Step]:
     """The steps of `ops.rowwise` that compute these modules."""
+    found: list[Step] = []
     for module in modules:
-        if is_plain(module, nn.Sequential, MLP):
-            yield from steps(*module.children())
-        elif is_plain(module, nn.Linear):
-            yield Linear(module.weight, module.bias)
-        elif (
-            is_plain(module, nn.LayerNorm)
-            and len(module.normalized_shape) == 1
-            and module.weight is not None
-        ):
-            yield Norm(module.weight, module.bias, module.eps)
-        elif is_plain(module, nn.ReLU):
-            yield Relu()
+        if not is_plain(module, *KINDS):
+            found.append(Call(module))
+        elif isinstance(module, nn.Linear):
+            found.append(Linear(module.weight, module.bias))
+        elif isinstance(module, nn.ReLU):
+            found.append(Relu())
+        elif isinstance(module, nn.Sequential):
+            found += steps(*module)
+        elif len(module.normalized_shape) == 1 and module.weight is not None:
+            found.append(Norm(module.weight, module.bias, module.eps))
         else:
-            yield Call(module)
+            found.append(Call(module))
+    return found
 
 
 def is_plain(module: nn.Module, *kinds: type[M]) -> TypeGuard[M]:

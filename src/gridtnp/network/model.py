@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from gridtnp import ops
 from gridtnp.distributions.marginals import of_readings
 from gridtnp.errors import require_known
 from gridtnp.grid import Grid
@@ -20,7 +21,7 @@ from gridtnp.network.grid_decoders import GridDecoder
 from gridtnp.network.grid_processors import GridProcessor
 from gridtnp.network.likelihoods import LikelihoodHead
 from gridtnp.network.tokens import TokenEncoder
-from gridtnp.task import PointSet, Task, TokenSet, in_order
+from gridtnp.task import PointSet, Task, TokenSet, as_before
 
 PIECE = 16384
 """Points per piece when no gradients are needed; small enough to stay in the cache."""
@@ -68,9 +69,8 @@ class Signature:
         """All sources in the order of the signature; missing ones are empty."""
         for name in context:
             require_known(name, self.sources, "source", "in the context")
-        empty = replace(like.none(like.batch), y=None, error=None)
         found = {
-            name: context.get(name) or replace(empty, y=empty.x.new_zeros((like.batch, 0, dim_y)))
+            name: context[name] if name in context else _no_points(like, dim_y)
             for name, dim_y in self.sources.items()
         }
         for name in self.errors:
@@ -78,6 +78,12 @@ class Signature:
             if points.error is None and points.y is not None:  # readings without error
                 found[name] = replace(points, error=torch.zeros_like(points.y))
         return found
+
+
+def _no_points(like: PointSet, dim_y: int) -> PointSet:
+    """An empty source, with the coordinates and features of other points."""
+    y = like.x.new_zeros((like.batch, 0, dim_y))
+    return replace(like.none(like.batch), y=y, error=None)
 
 
 class NeuralProcess(nn.Module, ABC):
@@ -101,19 +107,17 @@ class NeuralProcess(nn.Module, ABC):
         """The predictive distribution at the target locations; `target.y` is ignored."""
 
     def forward(self, task: Task) -> Distribution:
+        context = self.signature.complete(task.context, task.target)
         if not torch.compiler.is_compiling():  # the checks depend on values
             self.check(task)
-        context = self.signature.complete(task.context, task.target)
         return self.decode(self.encode(context), task.target)
 
     def check(self, task: Task) -> None:
         """Raise if the task has unknown sources, other columns, or points far off the grid."""
-        context = self.signature.complete(task.context, task.target)
-        checks = [
-            (points, f"points of source {name!r}", self.signature.sources[name])
-            for name, points in context.items()
-        ]
+        checks: list[tuple[PointSet, str, int]] = []
         for name, points in task.context.items():
+            require_known(name, self.signature.sources, "source", "in the context")
+            checks.append((points, f"points of source {name!r}", self.signature.sources[name]))
             if points.error is not None and name not in self.signature.errors:
                 raise ValueError(
                     f"The points of source {name!r} have errors, but the model was trained without "
@@ -163,7 +167,8 @@ class GriddedNetwork(NeuralProcess):
 
     def decode(self, encoding: list[Any], target: PointSet) -> Distribution:
         raw = [self._raw(encoding, piece) for piece in in_pieces(target)]
-        return self.likelihood.distribution(torch.cat(raw, 1))  # over (batch, n, dy)
+        joined = torch.cat(raw, 1) if len(raw) > 1 else raw[0]
+        return self.likelihood.distribution(joined)  # over (batch, n, dy)
 
     def _tokens(self, source: str, points: PointSet) -> Iterable[TokenSet]:
         """Tokens of a source, piece by piece, `(batch, n, dz)` each."""
@@ -174,12 +179,13 @@ class GriddedNetwork(NeuralProcess):
         """Raw parameters of the likelihood at some targets."""
         order = self._cell_order(target)
         z = self.decoder(self.tokens.targets(target.permuted(order)), encoding)  # (batch, n, dz)
-        return in_order(self.likelihood.head(z), order.argsort(1))
+        return as_before(self.likelihood.head(z), order)
 
     def _cell_order(self, points: PointSet) -> Tensor:
         """Sort points by cell, so that neighbours in space are neighbours in memory."""
         assert self.grid is not None
-        return self.grid.nearest(points.x).argsort(1)
+        cell, _ = ops.neighbours(points.x, self.grid, (1,) * len(self.grid.axes))
+        return cell.squeeze(-1).argsort(1)
 
 
 def in_pieces(points: PointSet) -> list[PointSet]:
@@ -187,4 +193,6 @@ def in_pieces(points: PointSet) -> list[PointSet]:
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return [points]
     size = max(PIECE // points.batch, 1)
-    return [points.select(slice(i, i + size)) for i in range(0, max(points.n, 1), size)]
+    if points.n <= size:
+        return [points]
+    return [points.select(slice(i, i + size)) for i in range(0, points.n, size)]

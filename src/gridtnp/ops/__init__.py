@@ -58,10 +58,13 @@ class Backend:
     why_not: Callable[..., str | None] = _always
     why_slower: Callable[..., str | None] = _always
 
-    def reasons(self) -> tuple[Callable[..., str | None], ...]:
-        """Both, the cheaper one first; sizes must not be looked at while a graph is traced."""
-        tracing = torch.compiler.is_compiling()
-        return (self.why_not, self.why_slower) if tracing else (self.why_slower, self.why_not)
+    def suits(self, tracing: bool, arguments: Sequence[object]) -> bool:
+        """Whether there is neither reason; sizes must not be looked at while a graph is traced."""
+        if tracing and self.why_not(*arguments) is not None:
+            return False
+        if self.why_slower(*arguments) is not None:  # the cheaper one
+            return False
+        return tracing or self.why_not(*arguments) is None
 
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
@@ -100,6 +103,10 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
         Backend("native", native_attention.neighbour_attention, native.why_not),
         Backend("gather", vectorised.neighbour_attention),
         Backend("reference", reference.neighbour_attention),
+    ),
+    "neighbours": (
+        Backend("native", stencils.neighbours_in_c, stencils.why_not_neighbours),
+        Backend("plain", stencils.neighbours),
     ),
     "stencil": (
         Backend("native", stencils.in_c, stencils.why_not),
@@ -164,14 +171,13 @@ def backends(*names: str) -> Generator[None]:
 def _run(op: str, backend: str | None, *arguments: object) -> Any:
     table = BACKENDS[op]
     if backend is None:
-        preferred = () if torch.compiler.is_compiling() else _preferred.get()
-        for name in preferred:
+        tracing = torch.compiler.is_compiling()
+        for name in () if tracing else _preferred.get():
             for candidate in table:
                 if candidate.name == name and candidate.why_not(*arguments) is None:
                     return candidate.run(*arguments)
         for candidate in table:
-            one, other = candidate.reasons()
-            if one(*arguments) is None and other(*arguments) is None:
+            if candidate.suits(tracing, arguments):
                 return candidate.run(*arguments)
     for candidate in table:
         if candidate.name == backend:
@@ -289,6 +295,22 @@ def neighbour_attention(
     """Each query attends to the keys at its `index` (eq. 6); `bias` is added to the logits."""
     index = checks.within("neighbour_attention", "index", index, key.shape[1], valid)
     return _run("neighbour_attention", backend, query, key, value, index, valid, bias)
+
+
+@checks.checked
+def neighbours(
+    x: Float[Tensor, "batch n dx"],
+    grid: Grid,
+    width: Sequence[int],
+    *,
+    backend: str | None = None,
+) -> tuple[Int[Tensor, "batch n k"], Bool[Tensor, "batch n k"]]:
+    """Flat indices of the nearest `width` grid points per axis, and which of them are valid.
+
+    This is `Grid.neighbours`, which says more.
+    """
+    width = grid.per_axis(width, "neighbourhood widths")
+    return _run("neighbours", backend, x, grid, width)
 
 
 @checks.checked

@@ -110,7 +110,7 @@ def why_not(*arguments: object, precision: torch.dtype = FLOAT) -> str | None:
     """The reason why the C back-end cannot run with these arguments."""
     if torch.compiler.is_compiling():
         return "a graph is being traced"
-    if opaque() or forward_ad._current_level >= 0:
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return "it has no forward derivatives and no batches of its own"
     for t in arguments:
         if not isinstance(t, Tensor):
@@ -126,7 +126,7 @@ def why_not(*arguments: object, precision: torch.dtype = FLOAT) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def call(name: str, *arguments: Tensor | ctypes.Array[Any] | int | float | None) -> None:
+def call(name: str, *arguments: Tensor | bytes | int | float | None) -> None:
     """Call a function of the library with as many threads as PyTorch uses."""
     function = getattr(library(), name)
     if function.argtypes is None:  # the types in C are the same in every call
@@ -153,10 +153,25 @@ def address(t: Tensor | None) -> int | None:
 
 def contiguous(t: Tensor) -> Tensor:
     """The same numbers in memory, in order; PyTorch negates lazily."""
-    return t.resolve_neg().contiguous()
+    return t if t.is_contiguous() and not t.is_neg() else t.resolve_neg().contiguous()
 
 
 # ---- derivatives ---------------------------------------------------------------------------------
+
+
+class _Unsaved:
+    """The context of a forward pass without gradients, which saves nothing."""
+
+    needs_input_grad = ()
+
+    def save_for_backward(self, *_: Tensor | None) -> None: ...
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """`function.apply`, whose own work takes as long as that on small data, where it is needed."""
+    if torch.is_grad_enabled():
+        return function.apply(*arguments)
+    return function.forward(_Unsaved(), *arguments)
 
 
 def save(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gridtnp.ops import vectorised
-from gridtnp.ops.native import call, contiguous, differentiable, save, saved
+from gridtnp.ops.native import apply, call, contiguous, differentiable, save, saved
 from gridtnp.ops.vectorised import to_windows, window_labels
 
 
@@ -25,11 +25,11 @@ def cell_attention(
     valid: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     arguments = (query, key, value, own_logit, own_value, cell, valid)
-    return _CellAttention.apply(*arguments)  # pyright: ignore
+    return apply(_CellAttention, *arguments)
 
 
 def cell_sum(z: Tensor, cell: Tensor, weight: Tensor, cells: int) -> Tensor:
-    return _CellSum.apply(z, weight, cell, cells)  # pyright: ignore
+    return apply(_CellSum, z, weight, cell, cells)
 
 
 def neighbour_attention(
@@ -40,7 +40,7 @@ def neighbour_attention(
     valid: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    return _NeighbourAttention.apply(query, key, value, index, valid, bias)  # pyright: ignore
+    return apply(_NeighbourAttention, query, key, value, index, valid, bias)
 
 
 def stencil_attention(
@@ -54,7 +54,7 @@ def stencil_attention(
     nodes: tuple[int, ...],
 ) -> Tensor:
     tensors = (query, key, value, index, log_weight, features, offset_keys)
-    return _StencilAttention.apply(*tensors, nodes)  # pyright: ignore
+    return apply(_StencilAttention, *tensors, nodes)
 
 
 def window_attention(
@@ -67,7 +67,7 @@ def window_attention(
     bias: Tensor | None,
 ) -> Tensor:
     layout = (tuple(window), tuple(shift), tuple(periodic))
-    return _WindowAttention.apply(query, key, value, bias, layout)  # pyright: ignore
+    return apply(_WindowAttention, query, key, value, bias, layout)
 
 
 LARGE = 32
@@ -80,7 +80,7 @@ def why_slower_full(query: Tensor, *_: object) -> str | None:
 
 
 def full_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    return _FullAttention.apply(query, key, value, mask)  # pyright: ignore
+    return apply(_FullAttention, query, key, value, mask)
 
 
 class _NeighbourAttention(torch.autograd.Function):
@@ -389,5 +389,7 @@ def _rows(t: Tensor) -> tuple[Tensor, int]:
 
 def _flat(index: Tensor, rows: int) -> Tensor:
     """Indices into the flattened batch."""
+    if len(index) == 1:
+        return contiguous(index)
     start = torch.arange(index.shape[0], device="cpu").view(-1, 1, 1) * rows
     return contiguous(index + start)

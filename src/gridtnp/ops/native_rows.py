@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,18 +24,19 @@ from gridtnp.ops.rows import (
     tensors,
 )
 
-MANY, MORE = 4096, 16384
-"""Rows from which on C is faster than PyTorch: with a linear map that is large, and without."""
-LARGE = 64 * 64
-"""Weights of such a map."""
-KEPT = 2**22
+MANY = 4096
+"""Rows from which on C is faster than PyTorch."""
+KEPT = 2**20
 """Numbers up to which it is cheaper to keep results of linear maps than to compute them again."""
 TILE = (12, 32)
 """The largest tile of rows.c."""
 
 KINDS = (Linear, Norm, Relu, Add, Keep, AddKept)  # in the order of rows.c
+NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(KINDS)}
 Kinds = list[tuple[int, float]]
 """The number of each step's kind in rows.c, and its epsilon."""
+STEP = struct.Struct("3q4Pd")
+"""The struct `Step` of rows.c: kind, widths, weight, bias, their gradients, epsilon."""
 
 
 def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
@@ -47,35 +48,27 @@ def why_not(x: Tensor, steps: Sequence[Step]) -> str | None:
     return native.why_not(x, *(t for step in steps for t in tensors(step)))
 
 
-def why_slower(x: Tensor, steps: Sequence[Step]) -> str | None:
+def why_slower(x: Tensor, *_: object) -> str | None:
     """The reason why PyTorch is faster with these arguments, by `benchmarks/results/*/sizes.json`.
 
-    On one thread, with vectors of 256 bits as with 512, C was at least as fast from 4096 rows on
-    for several linear maps with widths from 64 to 256, and from 16384 rows on for all chains. A
-    single product of fewer rows does not profit from the cache.
+    On one thread, with vectors of 256 bits as with 512, C was faster from 4096 rows on for all
+    chains with widths from 32 to 256.
     """
-    rows = x.shape[:-1].numel()
-    if rows >= MORE:
-        return None
-    maps = [step.weight.numel() for step in steps if isinstance(step, Linear)]
-    large = rows >= MANY and len(maps) > 1 and max(maps) >= LARGE
-    return None if large else "there are few rows"
+    return "there are few rows" if x.shape[:-1].numel() < MANY else None
 
 
 def rowwise(x: Tensor, steps: Sequence[Step]) -> Tensor:
-    given = (t for step in steps for t in tensors(step) if t is not None)
-    if not all(t.numel() for t in (x, *given)):
+    kinds: Kinds = []
+    given: list[Tensor | None] = []
+    for step in steps:
+        kinds.append((NUMBERS[type(step)], step.eps if isinstance(step, Norm) else 0.0))
+        one, other = tensors(step)
+        if isinstance(step, Add):
+            one = step.rows.expand(*x.shape[:-1], -1)
+        given += (one, other)
+    if not x.numel() or not all(t.numel() for t in given if t is not None):
         return plain(x, steps)  # what is empty has no address
-    kinds = [(KINDS.index(type(s)), s.eps if isinstance(s, Norm) else 0.0) for s in steps]
-    expanded = [_expanded(step, x) if isinstance(step, Add) else step for step in steps]
-    given = (t for step in expanded for t in tensors(step))
-    y = _Rowwise.apply(x, *given, kinds, torch.is_grad_enabled())
-    assert isinstance(y, Tensor)
-    return y
-
-
-def _expanded(step: Add, x: Tensor) -> Add:
-    return Add(step.rows.expand(*x.shape[:-1], -1))
+    return native.apply(_Rowwise, x, *given, kinds)
 
 
 def _plain(kinds: Kinds, x: Tensor, *tensors: Tensor | None) -> Tensor:
@@ -88,27 +81,16 @@ def _plain(kinds: Kinds, x: Tensor, *tensors: Tensor | None) -> Tensor:
     return plain(x, steps)
 
 
-class _Step(ctypes.Structure):
-    """The struct `Step` of rows.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("kind", "dim_in", "dim_out")),
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "weight_grad", "bias_grad")),
-        ("eps", ctypes.c_double),
-    )
-
-
 class _Rowwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:  # pyright: ignore
-        x, *tensors, kinds, keeps = arguments
-        rows = _rows(x)
-        dense = _dense(tensors)
+        x, *tensors, kinds = arguments
+        rows, dense = _rows(x), _dense(tensors)
         steps, width = _steps(kinds, x.shape[-1], dense)
         y = x.new_empty(*x.shape[:-1], width)
-        kept = _kept(rows, kinds, steps) if keeps and any(ctx.needs_input_grad) else []
+        kept = _kept(x, tensors, kinds) if any(ctx.needs_input_grad) else []
         given = (y, *(kept or [None]))
-        native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
+        native.call("rows_forward", len(rows), rows, *rows.stride(), steps, len(kinds), *given)
         native.save(ctx, functools.partial(_plain, kinds), (x, *tensors), *kept)
         ctx.kinds = kinds
         return y
@@ -118,7 +100,7 @@ class _Rowwise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, *tensors), kept = native.saved(ctx)
         rows = _rows(x)
-        needed = ctx.needs_input_grad[:-2]
+        needed = ctx.needs_input_grad[:-1]
         x_grad, *grads = (
             t.new_empty(t.shape) if need and t is not None else None
             for t, need in zip((x, *tensors), needed, strict=True)
@@ -126,17 +108,18 @@ class _Rowwise(torch.autograd.Function):
         dense = _dense(tensors)
         steps, _ = _steps(ctx.kinds, x.shape[-1], dense, grads)
         given = (*(kept or [None]), native.contiguous(grad), x_grad)
-        native.call("rows_backward", len(rows), rows, *rows.stride(), steps, len(steps), *given)
-        return x_grad, *grads, None, None
+        native.call("rows_backward", len(rows), rows, *rows.stride(), steps, len(ctx.kinds), *given)
+        return x_grad, *grads, None
 
 
-def _kept(rows: Tensor, kinds: Kinds, steps: ctypes.Array[_Step]) -> list[Tensor]:
+def _kept(x: Tensor, tensors: Sequence[Tensor | None], kinds: Kinds) -> list[Tensor]:
     """Memory for results of linear maps that the backward pass needs, unless they are large."""
     order = [KINDS[number] for number, _ in kinds]
     last = max((i for i, kind in enumerate(order) if kind in (Linear, Norm, Relu)), default=0)
-    widths = [steps[i].dim_out for i in range(last) if order[i] is Linear]
-    floats = (len(rows) + TILE[0]) * sum(-(-width // TILE[1]) * TILE[1] for width in widths)
-    return [rows.new_empty(floats)] if 0 < floats <= KEPT else []
+    weights = [tensors[2 * i] for i in range(last) if order[i] is Linear]
+    lanes = sum(-(-len(w) // TILE[1]) * TILE[1] for w in weights if w is not None)
+    floats = (x.shape[:-1].numel() + TILE[0]) * lanes
+    return [x.new_empty(floats)] if 0 < floats <= KEPT else []
 
 
 def _dense(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -153,18 +136,15 @@ def _steps(
     width: int,
     tensors: Sequence[Tensor | None],
     grads: Sequence[Tensor | None] | None = None,
-) -> tuple[ctypes.Array[_Step], int]:
+) -> tuple[bytes, int]:
     """The steps as C structs, and the width of the result."""
-    steps = (_Step * len(kinds))()
-    for i, (step, (kind, eps)) in enumerate(zip(steps, kinds, strict=True)):
-        weight = tensors[2 * i]
-        step.kind, step.eps, step.dim_in = kind, eps, width
-        if KINDS[kind] is Linear:
-            assert weight is not None
+    places = [native.address(t) or 0 for t in tensors]
+    of_grads = [0] * len(places) if grads is None else [native.address(g) or 0 for g in grads]
+    steps = b""
+    for i, (kind, eps) in zip(range(0, len(places), 2), kinds, strict=True):
+        before, weight = width, tensors[i]
+        if KINDS[kind] is Linear and weight is not None:
             width = len(weight)
-        step.dim_out = width
-        step.weight, step.bias = (native.address(t) for t in tensors[2 * i : 2 * i + 2])
-        if grads is not None:
-            found = (native.address(g) for g in grads[2 * i : 2 * i + 2])
-            step.weight_grad, step.bias_grad = found
+        found = (*places[i : i + 2], *of_grads[i : i + 2])
+        steps += STEP.pack(kind, before, width, *found, eps)
     return steps, width

@@ -73,9 +73,11 @@ static void add_outer(
 
 /* Pack a matrix into panels of LANES columns, leaving the padding as it is: w[k, j] is w[k * row + j * step]. */
 static void pack(float *panels, const float *w, int64_t row, int64_t step, int64_t depth, int64_t width) {
-    for (int64_t j = 0; j < width; j++)
+    for (int64_t j = 0; j < width; j += LANES, panels += depth * LANES) {
+        const int64_t many = width - j < LANES ? width - j : LANES;
         for (int64_t k = 0; k < depth; k++)
-            panels[(j / LANES * depth + k) * LANES + j % LANES] = w[k * row + j * step];
+            for (int64_t c = 0; c < many; c++) panels[k * LANES + c] = w[k * row + (j + c) * step];
+    }
 }
 
 /* ---- the other steps ------------------------------------------------------------------------------ */
@@ -219,11 +221,11 @@ typedef struct {
     int there;
 } Kept;
 
-/* Forward pass of a block; at[i] is the input of step i. Outputs go into `buffer`, and the last one into `last` unless
- * that is NULL. */
+/* Forward pass of a block of at most `block` rows; at[i] is the input of step i. Outputs go into `buffer`, and the last
+ * one into `last` unless that is NULL. */
 static void forward_block(
-    const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, float **at, float *buffer,
-    Kept keep, float *last
+    const Step *steps, int64_t count, float *const *panels, int64_t first, int64_t rows, int64_t block, float **at,
+    float *buffer, Kept keep, float *last
 ) {
     const float *kept = NULL;
     int64_t end = count - 1; /* the step that writes the last output */
@@ -242,7 +244,7 @@ static void forward_block(
             y = keep.memory + first * row;
             keep.memory += tall(keep.n) * row;
         } else if (last && i == end) y = last;
-        else buffer += (BLOCK + 1) * row;
+        else buffer += (block + 1) * row;
         at[i + 1] = y;
         if (s->kind == LINEAR) {
             int how = AS_IT_IS;
@@ -261,9 +263,9 @@ static void forward_block(
 }
 
 /* An upper bound for the floats that `forward_block` needs. */
-static int64_t buffer_size(const Step *steps, int64_t count) {
-    int64_t floats = (BLOCK + 1) * filled(steps[0].in);
-    for (int64_t i = 0; i < count; i++) floats += (BLOCK + 1) * filled(steps[i].out);
+static int64_t buffer_size(const Step *steps, int64_t count, int64_t block) {
+    int64_t floats = (block + 1) * filled(steps[0].in);
+    for (int64_t i = 0; i < count; i++) floats += (block + 1) * filled(steps[i].out);
     return floats;
 }
 
@@ -303,7 +305,7 @@ int rows_forward(
     float *kept
 ) {
     const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n);
-    const int64_t each = buffer_size(steps, count);
+    const int64_t each = buffer_size(steps, count, block);
     const Kept keep = {kept, n, needed_of(steps, count), 0};
     float **panels = malloc(sizeof(float *) * (count + threads * (count + 1))), **inputs = panels + count;
     float *packed = panels ? pack_all(panels, steps, count, 0) : NULL, *memory = scratch(threads, each);
@@ -318,7 +320,7 @@ int rows_forward(
                 float *last = is_whole(rows, out) ? y + first * out : NULL;
                 at[0] = input(buffer, x + first * row, row, step, rows, in);
                 forward_block(
-                    steps, count, panels, first, rows, at, buffer + (BLOCK + 1) * filled(in), keep, last);
+                    steps, count, panels, first, rows, block, at, buffer + (block + 1) * filled(in), keep, last);
                 if (at[count] != last) copy(y + first * out, out, at[count], filled(out), rows, out);
             }
         }
@@ -410,13 +412,13 @@ int rows_backward(
     const int64_t in = steps[0].in, out = steps[count - 1].out, block = block_of(n), blocks = (n + block - 1) / block;
     int64_t groups = 1; /* a power of two, which two or four threads can share */
     while (2 * groups * SHARE <= n && groups < GROUPS) groups *= 2;
-    const int64_t places = (BLOCK + 1) * filled(widest(steps, count));
+    const int64_t places = (block + 1) * filled(widest(steps, count));
     int64_t lowest = 0;
     if (!x_grad)
         while (lowest < count - 1 && !steps[lowest].weight_grad && !steps[lowest].bias_grad) lowest++;
     const int64_t needed = needed_of(steps, count);
     const Kept keep = {kept, n, needed, kept != NULL};
-    const int64_t each = buffer_size(steps, count) + 4 * places + BLOCK * LANES;
+    const int64_t each = buffer_size(steps, count, block) + 4 * places + BLOCK * LANES;
     float **panels = malloc(sizeof(float *) * (2 * count + threads * (count + 1)));
     float **back_panels = panels + count, **inputs = back_panels + count;
     float *packed = panels ? pack_all(panels, steps, kept ? 0 : needed, 0) : NULL;
@@ -436,7 +438,8 @@ int rows_backward(
                     const int64_t first = b * block, rows = n - first < block ? n - first : block;
                     at[0] = input(begin, x + first * row, row, step, rows, in);
                     forward_block(
-                        steps, needed, panels, first, rows, at, begin + (BLOCK + 1) * filled(in), keep, NULL);
+                        steps, needed, panels, first, rows, block, at, begin + (block + 1) * filled(in), keep,
+                        NULL);
                     const float *g = g_copy; /* products with it read whole tiles, beyond its last row */
                     if (first + rows == n && out % TALL) copy(g_copy, filled(out), grad + first * out, out, rows, out);
                     else g = input(g_copy, grad + first * out, out, 1, rows, out);

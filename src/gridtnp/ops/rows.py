@@ -173,13 +173,9 @@ def _broadcasts(name: str, rows: Tensor, shape: Sequence[Any]) -> None:
 
 def tensors(step: Step) -> tuple[Tensor | None, Tensor | None]:
     """The tensors of a step: a weight and a bias, or rows to add."""
-    match step:
-        case Linear(weight, bias) | Norm(weight, bias, _):
-            return weight, bias
-        case Add(rows):
-            return rows, None
-        case _:
-            return None, None
+    if isinstance(step, Linear | Norm):
+        return step.weight, step.bias
+    return (step.rows if isinstance(step, Add) else None), None
 
 
 def plain(x: Tensor, steps: Sequence[Step]) -> Tensor:

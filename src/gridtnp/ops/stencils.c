@@ -1,4 +1,4 @@
-/* Nodes of a grid around locations: indices, weights and features of offsets, as defined in stencils.py. */
+/* Nodes of a grid around locations: indices, which exist, weights and features of offsets, as defined in stencils.py. */
 
 #include "vectors.h"
 
@@ -17,6 +17,46 @@ INLINE double smooth_step(double x) {
 INLINE int64_t to_index(const Axis *a, double i) {
     if (a->periodic) i -= floor(i / a->size) * a->size;
     return i > 0.0 ? (i < a->size ? (int64_t)i : a->size - 1) : 0;
+}
+
+/* Multiply `count` nodes by the grid points nearest to x along one more axis; see `Axis.around`. */
+INLINE int64_t nearest(int64_t *flat, uint8_t *valid, int64_t count, const Axis *a, double x) {
+    const double position = (x - a->low) / a->step, lower = floor(position);
+    const double middle = a->width % 2 ? lower + (position - lower >= 0.5) : lower;
+    const int64_t below = !a->periodic && a->width % 2 == 0 && middle < 0.0; /* the first grid point is above */
+    const int64_t centre = below ? -1 : to_index(a, middle);
+    for (int64_t i = count - 1; i >= 0; i--) {
+        const int64_t row = flat[i] * a->size, is = valid[i];
+        for (int64_t j = a->width - 1; j >= 0; j--) {
+            const int64_t shift = j - (a->width - 1) / 2;
+            int64_t at = centre + shift, exists = at >= 0 && at < a->size;
+            if (a->periodic) { /* if the axis is shorter than the width, each grid point counts once */
+                exists = shift >= -((a->size - 1) / 2) && shift <= a->size / 2;
+                while (at < 0) at += a->size;
+                while (at >= a->size) at -= a->size;
+            } else at = at < 0 ? 0 : at < a->size ? at : a->size - 1;
+            flat[i * a->width + j] = row + at, valid[i * a->width + j] = is && exists;
+        }
+    }
+    return count * a->width;
+}
+
+/* The product of the k grid points nearest to each location along all axes, and which of them exist. */
+int neighbours(
+    int64_t threads, int64_t n, int64_t axes, int64_t k, const double *spacing, const int64_t *sizes, const double *x,
+    int64_t *index, uint8_t *valid
+) {
+    #pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < n; i++) {
+        int64_t count = 1;
+        index[i * k] = 0, valid[i * k] = 1;
+        for (int64_t a = 0; a < axes; a++) {
+            const int64_t *s = sizes + 4 * a;
+            const Axis axis = {spacing[2 * a], spacing[2 * a + 1], s[0], s[1], s[2], s[3]};
+            count = nearest(index + i * k, valid + i * k, count, &axis, x[i * axes + a]);
+        }
+    }
+    return 0;
 }
 
 /* Indices and weights of the nodes along one axis, and the offset of the first; see `Axis.faded`. */

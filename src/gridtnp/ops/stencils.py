@@ -1,4 +1,4 @@
-"""Nodes of a grid around locations, with weights that fade in and out: in PyTorch, and in C.
+"""Nodes of a grid around locations, also with weights that fade in and out: PyTorch, and C.
 
 C (stencils.c) computes sines and cosines once per location and axis; those of other nodes are
 turned by the angle between them.
@@ -93,15 +93,42 @@ def in_c(x: Tensor, grid: Grid, width: Sequence[int]) -> Nodes:
     return index, weight, features
 
 
+def neighbours(x: Tensor, grid: Grid, width: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return grid.neighbours(x, width)
+
+
+def why_not_neighbours(x: Tensor, grid: Grid, width: Sequence[int]) -> str | None:
+    """The reason why C cannot run with these arguments; it takes locations of any precision."""
+    if min(width) < 1 or x.shape[-1] != len(grid.axes):
+        return "the widths or the coordinates do not fit the grid"
+    return native.why_not(x, precision=x.dtype)
+
+
+def neighbours_in_c(x: Tensor, grid: Grid, width: Sequence[int]) -> tuple[Tensor, Tensor]:
+    tables, k = _axes(grid, tuple(width), tuple(width)), math.prod(width)
+    batch, n, axes = x.shape
+    index = torch.empty((batch, n, k), dtype=torch.long, device=x.device)
+    valid = torch.empty((batch, n, k), dtype=torch.bool, device=x.device)
+    given = (*tables, native.contiguous(x.detach().double()), index, valid)
+    native.call("neighbours", batch * n, axes, k, *given)
+    return index, valid
+
+
+@functools.lru_cache(maxsize=64)
+def _axes(grid: Grid, width: tuple[int, ...], nodes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Where the axes of a grid begin, and their sizes, for C."""
+    sizes = [(a.size, a.periodic, w, n) for a, w, n in zip(grid.axes, width, nodes, strict=True)]
+    return (
+        torch.tensor([(a.low, a.step) for a in grid.axes], dtype=torch.float64, device="cpu"),
+        torch.tensor(sizes, dtype=torch.int64, device="cpu"),
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def _layout(grid: Grid, width: tuple[int, ...]) -> tuple[tuple, tuple[int, int]]:
     """Axes and poles for C, and the number of nodes along all axes and in total."""
     nodes = nodes_along(grid, width)
-    sizes = [(a.size, a.periodic, w, n) for a, w, n in zip(grid.axes, width, nodes, strict=True)]
-    tables = (
-        torch.tensor([(a.low, a.step) for a in grid.axes], dtype=torch.float64, device="cpu"),
-        torch.tensor(sizes, dtype=torch.int64, device="cpu"),
-    )
+    tables = _axes(grid, width, nodes)
     lat, lon, first, each, k = -1, -1, 0, 0, math.prod(nodes)
     if grid.polar:
         lat, lon = (grid.names.index(name) for name in ("lat", "lon"))
