@@ -1207,7 +1207,7 @@ def test_back_ends_can_be_chosen_for_a_whole_model(monkeypatch: pytest.MonkeyPat
 
     by_default, mean = run()
     expected = {"cell_attention": "segment", "neighbour_attention": "gather"}
-    expected |= {"window_attention": "batched", "rowwise": "plain"}
+    expected |= {"window_attention": "batched", "rowwise": "plain", "neighbours": "plain"}
     for names in (("vectorised",), ("padded", "vectorised"), ("vectorised", "native")):
         found, other = run(*names)
         wanted = expected | ({"cell_attention": "padded"} if "padded" in names else {})
