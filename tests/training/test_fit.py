@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -227,8 +227,9 @@ def test_minutes_are_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     steps = read_tensors(RunFolder(tmp_path / "r").files.last)[1]["step"]
     model.fit(train, minutes=1, out=tmp_path / "r", resume=True, quiet=True)  # nothing left to do
     assert read_tensors(RunFolder(tmp_path / "r").files.last)[1]["step"] == steps
-    with pytest.raises(ValueError, match=r"minutes=0: must be positive"):
-        model.fit(train, minutes=0, quiet=True)
+    for wrong in (0, "1"):
+        with pytest.raises(ValueError, match=rf"minutes={wrong!r}: must be a positive number"):
+            model.fit(train, minutes=cast(Any, wrong), quiet=True)
 
 
 def test_the_number_of_threads_is_measured_and_kept(

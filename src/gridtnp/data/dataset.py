@@ -19,7 +19,7 @@ import xarray as xr
 from jaxtyping import Float, Shaped
 
 from gridtnp.data.coast import LAND, Coast
-from gridtnp.data.description import describe_source, places_word, record_of, unit_conflicts
+from gridtnp.data.description import describe_source, places_in_words, record_of, unit_conflicts
 from gridtnp.data.features import COMPUTED, StaticFeature, static_features
 from gridtnp.data.splits import Period, hold_out, periods, show_period
 from gridtnp.errors import require_known
@@ -312,7 +312,8 @@ class Dataset:
         source, times = self.sources[self.target_source], self.times()
         ids = np.arange(len(source.lat)) if source.labels is None else source.labels
         used = ids if self.target_places is None else ids[self.target_places]
-        text = f"at {len(np.unique(used)):,} of {len(np.unique(ids)):,} {places_word(source)}"
+        every = places_in_words(len(np.unique(ids)), source)
+        text = f"at {len(np.unique(used)):,} of {every}"
         return text if times is None else f"{text} and {len(times):,} times"
 
     def fingerprint(self) -> str:

@@ -31,24 +31,25 @@ def record_of(source: Source) -> dict[str, Any]:
     return {"extent": extent(source), "variables": variables}
 
 
-def places_word(source: Source) -> str:
-    """What the places of a source are called; those without names need not be stations."""
-    if source.labels is None:
-        return "grid points"
-    return "locations" if source.labels.dtype.kind in "iu" else "stations"
+def places_in_words(number: int, source: Source) -> str:
+    """A number of places of a source; those without names need not be stations."""
+    word = "grid point"
+    if source.labels is not None:
+        word = "location" if source.labels.dtype.kind in "iu" else "station"
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def extent(source: Source) -> str:
     """The size of a source, and its ranges of latitude, longitude and time."""
     if isinstance(source, Panel):
-        places = f"{len(source.lat):,} {places_word(source)}"
+        places = places_in_words(len(source.lat), source)
         if source.shape is not None:
             places = f"grid of {source.shape[0]} × {source.shape[1]}"
         text = f"{places}, {source.steps:,} times" if source.times is not None else places
     else:
         assert source.labels is not None
-        places = len(np.unique(source.labels))
-        text = f"{source.size:,} observations at {places:,} {places_word(source)}"
+        places = places_in_words(len(np.unique(source.labels)), source)
+        text = f"{source.size:,} observations at {places}"
     lat, lon = source.lat, source.lon
     text += f", {lat.min():.6g} to {lat.max():.6g} N, {lon.min():.6g} to {lon.max():.6g} E"
     if source.times is not None:

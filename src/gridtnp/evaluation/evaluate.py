@@ -12,7 +12,7 @@ from rich.progress import track
 from gridtnp.baselines.interpolation import RawTask
 from gridtnp.contents import ModelContents
 from gridtnp.data.dataset import Dataset
-from gridtnp.data.description import places_word
+from gridtnp.data.description import places_in_words
 from gridtnp.distributions.marginals import (
     Marginal,
     Scaled,
@@ -313,8 +313,7 @@ def _times(pieces: list[np.ndarray | None]) -> np.ndarray | None:
 
 def _describe_split(test: Dataset, number: int, times: np.ndarray | None) -> str:
     """The points of an evaluation, such as `38 stations never seen, 36 times from 1995-01-01 …`."""
-    places = places_word(test.sources[test.target_source])
-    text = f"{number:,} {places if number != 1 else places.removesuffix('s')}"
+    text = places_in_words(number, test.sources[test.target_source])
     text += " never seen" * test.held_out
     if times is None:
         return text

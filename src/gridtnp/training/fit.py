@@ -254,8 +254,8 @@ def _recipe_here(
 
     The estimated number of steps only says how often to report and to save.
     """
-    if minutes is not None and not minutes > 0:
-        raise ValueError(f"minutes={minutes:g}: must be positive.")
+    if minutes is not None and not (isinstance(minutes, int | float) and minutes > 0):
+        raise ValueError(f"minutes={minutes!r}: must be a positive number.")
     minutes = recipe.minutes if minutes is None else minutes
     quick = minutes is None and _is_quick(recipe)
     measured = recipe.steps >= MEASURED and torch.get_num_threads() > 1
