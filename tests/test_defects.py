@@ -154,7 +154,8 @@ def test_10_memory_does_not_follow_the_most_crowded_cell() -> None:
 
     with Watch():
         encoder([TokenSet(x, torch.randn(1, n, 8))])
-    assert largest <= 4 * 8 * (n + grid.size)
+    assert largest <= 8 * 8 * (n + grid.size)  # C pads 8 columns to as many as 32
+    assert largest < grid.size * (n // 2) * 8 / 100
 
 
 def small_model(dim: int = 8) -> ModelConfig:

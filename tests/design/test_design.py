@@ -226,7 +226,7 @@ def test_choices_come_with_reasons_and_an_estimate(capsys: pytest.CaptureFixture
     assert "8 lat × 8 lon, cells of 1.08° × 1.25°: covers 48.19 to 54.65 N, " in printed
     assert "E; 1.2 locations of a task per occupied cell\n" in printed
     assert "4 × 4 cells: with 2 layers a target sees everything within lat " in printed
-    assert "quick: 300 steps of 8 tasks, muon" in printed
+    assert "quick: 1,000 steps of 8 tasks, muon" in printed
     parameters = sum(p.numel() for p in model.network.parameters())
     assert f"{parameters:,} parameters, about" in printed
     assert "minute" in printed
