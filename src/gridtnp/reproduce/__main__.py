@@ -159,8 +159,9 @@ def _run_gp(options: argparse.Namespace, plan: Plan, console: Console) -> None:
             if options.keep is not None and row.endswith("relative"):
                 keep(row, table, folder, options.keep)
         for half in () if rows else options.larger:
-            folder = plan.out / GP(scale, length_scale).name_of(PACKAGED)
-            run_larger(trained(length_scale, half), PACKAGED, table, half, folder, plan.command)
+            model, row = trained(length_scale, half), PACKAGED[length_scale]
+            folder = plan.out / GP(scale, length_scale).name_of(row)
+            run_larger(model, row, table, half, folder, plan.command)
             console.print(f"wrote {folder}/larger-{half:g}.json", highlight=False)
     for path in gp_report.write_report(plan.out) if rows and first else ():
         console.print(f"wrote {path}", highlight=False)

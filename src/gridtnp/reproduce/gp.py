@@ -69,8 +69,8 @@ NAMES = {
     "swin-tnp-pt-relative": "Swin-TNP, PT-GE, relative positions",
     "swin-tnp-pt-smooth-relative": "Swin-TNP, PT-GE, smooth, relative positions",
 }
-PACKAGED = "swin-tnp-pt-relative"
-"""The row whose trained weights come with the package."""
+PACKAGED = {0.5: "swin-tnp-pt-smooth-relative", 0.1: "swin-tnp-pt-relative"}
+"""The rows whose trained weights come with the package, by length-scale."""
 PRESETS_OF_ROWS = {
     "cnp": "gp/cnp",
     "pt-tnp": "gp/pt-tnp-256",
@@ -323,7 +323,7 @@ def run_larger(
 
 
 def trained(length_scale: float = 0.5, half: float = 3.0) -> NeuralProcess:
-    """The Swin-TNP with relative positions that comes with the package, trained on [-3, 3]².
+    """A Swin-TNP with relative positions that comes with the package, trained on [-3, 3]².
 
     It predicts on any square [-half, half]² whose sides are multiples of a window.
     """
